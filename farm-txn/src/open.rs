@@ -55,6 +55,11 @@ pub fn with<R>(
     Ok(result)
 }
 
+/// Returns whether the context of an open transaction is taken out: a call of [`with`] is in progress.
+pub(crate) fn is_in_use(worker: &mut Worker, tx: TxHandle) -> bool {
+    entry(worker, tx).is_ok_and(|entry| entry.tx.is_none())
+}
+
 fn entry(worker: &mut Worker, tx: TxHandle) -> Result<&mut OpenTx, TxError> {
     transactions(worker).entry(tx)
 }

@@ -165,6 +165,7 @@ pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxEr
         done,
         state: Tries::default(),
         doubt: None,
+        failed: None,
         outcome: None,
     });
     enter(worker, Cont::new(attempt, key as u64));
@@ -181,18 +182,27 @@ pub fn set_patience(worker: &mut Worker, patience: Duration) {
     crate::tasks::set_patience(worker, patience);
 }
 
-/// Ends a try of [`run`] with a commit. No-op if the try has ended.
+/// Ends a try of [`run`] with a commit. No-op if the try has ended. Within [`api::with`] of the transaction, the event
+/// loop commits it afterwards.
 ///
 /// # Panics
 /// If the transaction is open but is not a try of a [`run`].
 pub fn commit(worker: &mut Worker, tx: TxHandle) {
-    if let Some(key) = run_of(worker, tx) {
-        api::commit(worker, tx, Cont::new(tried, key as u64));
+    let Some(key) = run_of(worker, tx) else {
+        return;
+    };
+    if open::is_in_use(worker, tx) {
+        return worker.defer(Cont::new(
+            |worker: &mut Worker, tx, ()| commit(worker, tx),
+            tx,
+        ));
     }
+    api::commit(worker, tx, Cont::new(tried, key as u64));
 }
 
 /// Ends a try of [`run`] with an error: the body's own, or one that a call returned. The [module](self) lists how each
-/// error is handled. No-op if the try has ended.
+/// error is handled. No-op if the try has ended. Within [`api::with`] of the transaction, the event loop ends the try
+/// afterwards.
 ///
 /// # Panics
 /// If the transaction is open but is not a try of a [`run`].
@@ -200,6 +210,10 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
     let Some(key) = run_of(worker, tx) else {
         return;
     };
+    if open::is_in_use(worker, tx) {
+        transactions(worker).runs[key].failed = Some(error);
+        return worker.defer(Cont::new(fail_later, tx));
+    }
     let now = worker.now();
     let layer = transactions(worker);
     let (run, patience) = (&mut layer.runs[key], layer.patience);
@@ -210,6 +224,14 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
     }
     api::abort(worker, tx);
     act(worker, key, remedy, error);
+}
+
+/// Ends a try with the error that [`fail`] received while the context of the transaction was in use.
+fn fail_later(worker: &mut Worker, tx: TxHandle, (): ()) {
+    let key = run_of(worker, tx);
+    if let Some(error) = key.and_then(|key| transactions(worker).runs[key].failed.take()) {
+        fail(worker, tx, error);
+    }
 }
 
 /// Returns the key of the run to which a transaction belongs, if the transaction is open.

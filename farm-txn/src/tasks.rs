@@ -171,7 +171,8 @@ pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {
 /// stops. The task itself must send its results to where they are needed. The state of the task need not be `Send`: a
 /// worker that has tasks stays on its thread.
 ///
-/// A task that panics ends: the panic is logged, the task's transaction aborts, and the worker continues. A panic in
+/// A task that panics ends, and so does one whose `body` panics: the panic is logged, the task's transaction aborts, and
+/// the worker continues. A panic in
 /// [`Handle::with_worker`], in a continuation or in a message handler stops the machine, because the state of the
 /// worker may be incomplete.
 ///
@@ -208,8 +209,10 @@ where
     F: Future<Output = ()> + 'static,
 {
     let shared = Arc::clone(&tasks(worker).shared);
-    let future = Box::pin(body(Handle::new(shared)));
-    executor::spawn(worker, future);
+    match catch_unwind(AssertUnwindSafe(|| body(Handle::new(shared)))) {
+        Ok(future) => executor::spawn(worker, Box::pin(future)),
+        Err(panic) => executor::report_panic(&*panic),
+    }
 }
 
 /// Runs a task on a worker of a machine of this process, and waits for its result. For threads outside of the workers.

@@ -247,6 +247,10 @@ impl Tx {
         if incarnation.class() != class && incarnation.0 != 0 {
             return Err(wrong_size(address, class, incarnation.class()));
         }
+        // No object has such a version: the address is that of payload that looks like a header.
+        if Version::checked(version.get()).is_none() {
+            return Err(AddressError::Nowhere(address).into());
+        }
         if !incarnation.is_allocated() {
             marks::mark("tx: read met a freed object");
             self.push(place, version, incarnation, Intent::Absent, NOT_HELD);
@@ -310,8 +314,9 @@ impl Tx {
     /// Checks that the limits permit `objects` more objects with `bytes` bytes in total.
     pub(crate) fn check_limits_of(&self, objects: usize, bytes: usize) -> Result<(), TxError> {
         let objects = self.entries.len() + objects;
+        let has_room = self.payloads.has_room(bytes);
         let bytes = self.payloads.held() + bytes;
-        if objects > self.limits.objects || bytes > self.limits.bytes {
+        if objects > self.limits.objects || bytes > self.limits.bytes || !has_room {
             return Err(TxError::Limit {
                 objects,
                 bytes,

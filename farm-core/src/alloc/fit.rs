@@ -142,7 +142,7 @@ impl RegionBlocks {
         // The table shortens the first block. Runs that start at any other block have the same length.
         let at_first = demand.run(fit, geometry, first);
         let elsewhere = demand.run(fit, geometry, first + 1);
-        let skip_first = fit == Fit::Snug && at_first > elsewhere + 1;
+        let skip_first = fit == Fit::Snug && at_first > elsewhere.saturating_add(1);
         let mut from = self.lowest_free;
         let mut lowest = None;
         while let Some((start, end)) = self.next_free(from)? {

@@ -77,7 +77,7 @@ impl Context for () {
 /// # Safety
 /// A value of the type `F` exists.
 #[inline(always)]
-unsafe fn again<F: Copy + 'static>() -> F {
+unsafe fn again<F: Copy + Send + 'static>() -> F {
     const {
         assert!(
             size_of::<F>() == 0,
@@ -85,8 +85,8 @@ unsafe fn again<F: Copy + 'static>() -> F {
         )
     };
     // SAFETY: a read of a type of size zero reads no byte, so any aligned pointer is valid for it. The caller promises
-    // that a value of the type exists. The type is `Copy` and `'static`, so a copy of the value violates no ownership
-    // and no borrow.
+    // that a value of the type exists. The type is `Copy`, `Send` and `'static`, so a copy of the value violates no
+    // ownership and no borrow, on any thread.
     unsafe { NonNull::<F>::dangling().read() }
 }
 
@@ -95,7 +95,7 @@ unsafe fn again<F: Copy + 'static>() -> F {
 pub(crate) fn with_context<W, C, T, F>(_function: F) -> fn(&mut W, u64, T)
 where
     C: Context,
-    F: Fn(&mut W, C, T) + Copy + 'static,
+    F: Fn(&mut W, C, T) + Copy + Send + 'static,
 {
     |worker, word, result| {
         // SAFETY: a value of the type was passed to `with_context`, so it exists.
@@ -116,7 +116,7 @@ pub(crate) fn with_context_borrowing<W, C, R, F>(_function: F) -> fn(&mut W, u64
 where
     C: Context,
     R: Borrowed,
-    F: Fn(&mut W, C, R::Of<'_>) + Copy + 'static,
+    F: Fn(&mut W, C, R::Of<'_>) + Copy + Send + 'static,
 {
     |worker, word, result| {
         // SAFETY: a value of the type was passed to `with_context_borrowing`, so it exists.

@@ -29,6 +29,16 @@ use crate::mem::{Borrowed, Context, with_context, with_context_borrowing};
 /// let captured = String::new();
 /// let cont = Cont::new(move |_: &mut Worker, (): (), (): ()| println!("{captured}"), ());
 /// ```
+///
+/// A continuation may run on another thread than the one that created it, so its function must be `Send`, even if it
+/// captures a value of size zero:
+///
+/// ```compile_fail
+/// # use farm_core::worker::{Cont, Worker};
+/// # use std::marker::PhantomData;
+/// let of_this_thread: PhantomData<*const ()> = PhantomData;
+/// let cont = Cont::new(move |_: &mut Worker, (): (), (): ()| _ = &of_this_thread, ());
+/// ```
 pub struct Cont<T> {
     run: fn(&mut Worker, u64, T),
     context: u64,
@@ -37,7 +47,10 @@ pub struct Cont<T> {
 impl<T> Cont<T> {
     /// Creates the continuation that calls `run` with `context`.
     #[inline]
-    pub fn new<C: Context>(run: impl Fn(&mut Worker, C, T) + Copy + 'static, context: C) -> Self {
+    pub fn new<C: Context>(
+        run: impl Fn(&mut Worker, C, T) + Copy + Send + 'static,
+        context: C,
+    ) -> Self {
         Self {
             run: with_context(run),
             context: context.to_word(),
@@ -75,7 +88,7 @@ impl<R: Borrowed> BorrowCont<R> {
     /// Creates the continuation that calls `run` with `context`.
     #[inline]
     pub fn new<C: Context>(
-        run: impl Fn(&mut Worker, C, R::Of<'_>) + Copy + 'static,
+        run: impl Fn(&mut Worker, C, R::Of<'_>) + Copy + Send + 'static,
         context: C,
     ) -> Self {
         Self {

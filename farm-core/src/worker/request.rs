@@ -38,7 +38,8 @@ impl ReadRequest {
     pub fn objects(first: Address, class: SizeClass, count: u32) -> Self {
         Self {
             address: first,
-            bytes: class.object_bytes() as u32 * count,
+            // A read that is too large for any slot of the arena is never started.
+            bytes: (class.object_bytes() as u32).saturating_mul(count),
             lines: class.lines() as u16,
             class,
             is_named: false,

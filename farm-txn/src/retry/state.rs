@@ -72,6 +72,8 @@ pub(crate) struct Run {
     pub(super) state: Tries,
     /// Error of the body, while the reads of the body are validated.
     pub(super) doubt: Option<TxError>,
+    /// Error of a try that ends when the context of its transaction is no longer in use.
+    pub(super) failed: Option<TxError>,
     /// Outcome to pass to `done`.
     pub(super) outcome: Option<Result<(), TxError>>,
 }

@@ -82,26 +82,22 @@ fn poll(id: u64, key: usize) {
     }
     here(id, |all| all.remove(key));
     if let Err(panic) = polled {
-        end_panicked(future, &*panic);
+        report_panic(&*panic);
+    }
+    // Values of the task may panic when they are dropped.
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(future))) {
+        report_panic(&*panic);
     }
 }
 
-/// Ends a task that panicked: its transactions abort, and the worker continues. The task had borrowed nothing from the
-/// worker when it panicked, because a task accesses its worker only by requests.
+/// Reports that a task panicked. The task ends, its transactions abort, and the worker continues: the task had borrowed
+/// nothing from the worker when it panicked, because a task accesses its worker only by requests.
 #[cold]
-fn end_panicked(future: TaskFuture, panic: &(dyn Any + Send)) {
+pub(super) fn report_panic(panic: &(dyn Any + Send)) {
     tracing::error!(
         "a task panicked; ending the task and aborting its transaction: {}",
         panic_message(panic)
     );
-    // Values of the task may panic when they are dropped.
-    let dropped = catch_unwind(AssertUnwindSafe(|| drop(future)));
-    if let Err(panic) = dropped {
-        tracing::error!(
-            "dropping a task that had panicked caused another panic: {}",
-            panic_message(&*panic)
-        );
-    }
 }
 
 /// Returns the message of a panic.

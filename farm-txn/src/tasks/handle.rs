@@ -153,7 +153,10 @@ impl Handle {
     ///
     /// A body may await another `transact`, on any handle. The inner transaction is independent: it commits on its own,
     /// and does not wait in the queue. What it committed remains if the outer try fails and its body is called again.
-    /// If it writes objects that the outer transaction has read, the outer one fails in each try.
+    /// If it writes objects that the outer transaction has read, the outer one fails in each try. A body must not wait
+    /// for another task that awaits a `transact` on this worker: that transaction may wait in the queue until the body
+    /// has ended. If a body drops a call before it completes, its transaction ends, and the result is
+    /// [`TxError::Ended`] instead of the body's error, because the reads can no longer be validated.
     ///
     /// The body starts afresh in each try. It must not commit: the commit follows the body. The objects that it has
     /// read may be mutually inconsistent; then its commit fails, or its error is not reported, and it is called again:

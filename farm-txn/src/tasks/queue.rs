@@ -308,6 +308,8 @@ impl Future for Call {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let shared = Arc::clone(&self.shared);
+        // Dropped after the lock is released, because a waker may own other calls.
+        let _replaced;
         let mut state = shared.lock();
         let Some(slot) = self.slot else {
             return Poll::Ready((None, Answer::Stopped));
@@ -318,7 +320,7 @@ impl Future for Call {
             Some(answer) => answer,
             None if stopped => (None, Answer::Stopped),
             None => {
-                waits.waker = Some(context.waker().clone());
+                _replaced = waits.waker.replace(context.waker().clone());
                 return Poll::Pending;
             }
         };
@@ -336,11 +338,11 @@ impl Drop for Call {
         };
         let mut state = self.shared.lock();
         let waits = &mut state.slots[slot];
-        waits.waker = None;
-        let follows = match waits.answer.take() {
-            Some((tx, answer)) => {
+        let (waker, answer) = (waits.waker.take(), waits.answer.take());
+        let aborts = match answer {
+            Some(_) => {
                 state.slots.remove(slot);
-                TaskQueue::unwanted(tx, &answer)
+                None
             }
             None => {
                 waits.dropped = true;
@@ -348,6 +350,12 @@ impl Drop for Call {
             }
         };
         drop(state);
+        // After the lock is released, because a waker or a value may own other calls.
+        drop(waker);
+        let follows = match answer {
+            Some((tx, answer)) => TaskQueue::unwanted(tx, &answer),
+            None => aborts,
+        };
         if let Some(request) = follows {
             self.shared.request(request);
         }

@@ -36,7 +36,14 @@ impl Payloads {
         self.bytes.capacity()
     }
 
-    /// Adds a payload of zeroes, and returns its offset.
+    /// Returns whether payloads of `bytes` bytes in total can be added: their offsets must be less than [`NOT_HELD`].
+    /// Vacant room counts as used, because only payloads of the same length reuse it.
+    #[inline]
+    pub(super) fn has_room(&self, bytes: usize) -> bool {
+        self.bytes.len() + bytes < NOT_HELD as usize
+    }
+
+    /// Adds a payload of zeroes, and returns its offset. [`Payloads::has_room`] must have returned true.
     #[inline]
     pub(super) fn add(&mut self, bytes: usize) -> u32 {
         self.held += bytes;
@@ -48,7 +55,7 @@ impl Payloads {
             self.bytes.reserve_exact(bytes.max(start / 8));
         }
         self.bytes.resize(start + bytes, 0);
-        start as u32
+        u32::try_from(start).expect("the caller has checked that there is room")
     }
 
     #[inline]
@@ -111,5 +118,14 @@ mod tests {
             payloads.forget(payload);
         }
         assert_eq!((payloads.held(), payloads.add(8)), (0, 0), "all is vacant");
+    }
+
+    /// Regression: an offset beyond 32 bits was truncated, so that a new payload overwrote one that was held.
+    #[test]
+    fn offsets_fit_into_32_bits() {
+        let mut payloads = Payloads::with_capacity(0);
+        payloads.add(100);
+        assert!(payloads.has_room(NOT_HELD as usize - 101));
+        assert!(!payloads.has_room(NOT_HELD as usize - 100));
     }
 }

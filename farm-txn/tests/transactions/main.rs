@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods)] // Tests may wait.
 
+mod abuse;
 mod arrays;
 mod cluster;
 mod conflicts;

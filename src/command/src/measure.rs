@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use farm_bench::report::{Header, Measured, Report, Started};
-use farm_core::config::Config;
 use farm_core::config::host::HostFacts;
+use farm_core::config::{Config, rounded_size};
 use farm_kv::config::TableConfig;
 use farm_kv::layout::Layout;
 use farm_kv::{KEY_BYTES, TableSpec};
@@ -222,6 +222,15 @@ pub(crate) fn table_spec(
         if bytes <= region {
             return Ok(spec);
         }
-        shards += owners;
+        if spec.buckets == 1 {
+            let why = format!(
+                "memory.region_bytes is {}, but the smallest shard of the table needs {} in addition to a block; raise \
+                 memory.region_bytes or lower memory.block_bytes",
+                rounded_size(config.memory.region_bytes),
+                rounded_size(bytes)
+            );
+            return Err(Usage::error(why));
+        }
+        shards = shards.saturating_add(owners);
     }
 }

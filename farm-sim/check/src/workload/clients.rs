@@ -89,7 +89,7 @@ pub(super) fn ended(worker: &mut Worker, client: usize) {
 pub(super) fn again_soon(
     worker: &mut Worker,
     client: usize,
-    what: impl Fn(&mut Worker, usize, ()) + Copy + 'static,
+    what: impl Fn(&mut Worker, usize, ()) + Copy + Send + 'static,
 ) {
     let wait = work(worker).clients[client]
         .rng

@@ -27,7 +27,7 @@ docs/TESTING.md describes how to read a run and how to add a scenario, a mark or
 )]
 pub(crate) struct SimArgs {
     /// Run this seed, and print its events.
-    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "mutants"])]
+    #[arg(long, value_name = "N", conflicts_with_all = ["seeds", "mutants", "first", "jobs", "reach_all"])]
     pub(crate) seed: Option<u64>,
 
     /// Run N seeds, and print only the failed runs.
