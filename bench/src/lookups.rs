@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
@@ -80,26 +81,6 @@ pub struct LookupBench {
     load_pairs_per_s: f64,
 }
 
-/// Why the measurement failed.
-#[derive(Debug, thiserror::Error)]
-pub enum LookupBenchError {
-    /// A machine failed.
-    #[error(transparent)]
-    Machine(#[from] farm_core::machine::MachineError),
-    /// The table could not be opened.
-    #[error(transparent)]
-    Open(#[from] farm_kv::blocking::BlockingError),
-    /// An operation on the table failed.
-    #[error(transparent)]
-    Table(#[from] KvError),
-    /// An insert or a lookup failed.
-    #[error("{0}")]
-    Failed(String),
-    /// A worker ended without a result.
-    #[error("a worker of the benchmark ended before it sent its result")]
-    NoAnswer,
-}
-
 /// Changes the configuration to two machines, with memory for shards of `options.bytes` bytes on the second machine.
 pub fn configure(config: &mut Config, options: &LookupOptions) {
     config.resize_machines(2);
@@ -116,7 +97,7 @@ pub fn configure(config: &mut Config, options: &LookupOptions) {
     config.rings.ring_bytes = 1 << 20;
 }
 
-fn table(options: &LookupOptions, config: &Config) -> Result<TableSpec, KvError> {
+fn table(options: &LookupOptions, config: &Config) -> Result<TableSpec> {
     let layout = farm_kv::layout::Layout::new(options.neighbourhood, options.value_bytes)?;
     let region = config.memory.region_bytes - 2 * config.memory.block_bytes;
     let mut shards = u32::from(OWNERS) + 1;
@@ -141,8 +122,8 @@ impl LookupBench {
     /// Starts the machines and loads the shards of machine 2 to 90 % occupancy.
     ///
     /// # Errors
-    /// [`LookupBenchError`].
-    pub fn start(config: &Config, options: &LookupOptions) -> Result<Self, LookupBenchError> {
+    /// If a machine or a worker fails.
+    pub fn start(config: &Config, options: &LookupOptions) -> Result<Self> {
         let spec = table(options, config)?;
         let attach: Attach = Arc::new(|worker: &mut Worker| {
             farm_txn::attach(worker);
@@ -164,7 +145,7 @@ impl LookupBench {
 
     /// Loads the shards of machine 2: each of its workers inserts the keys of its own shards, in the order of their
     /// numbers.
-    fn load(&mut self) -> Result<(), LookupBenchError> {
+    fn load(&mut self) -> Result<()> {
         let (send, done) = channel();
         for worker in 0..self.machines[1].workers() {
             let loader = Loader {
@@ -195,8 +176,8 @@ impl LookupBench {
     /// Returns the memory of the shards that are read, on which the raw limit is to be measured.
     ///
     /// # Errors
-    /// [`LookupBenchError`].
-    pub fn memory(&self) -> Result<Vec<Memory>, LookupBenchError> {
+    /// If a machine or a worker fails.
+    pub fn memory(&self) -> Result<Vec<Memory>> {
         let owner = &self.machines[1];
         let mut windows = Vec::new();
         for index in 0..owner.workers() {
@@ -209,7 +190,7 @@ impl LookupBench {
                 let (memory, _) = owner
                     .store()
                     .region(first.region())
-                    .ok_or(LookupBenchError::NoAnswer)?;
+                    .context("the owner of a shard has no such region")?;
                 windows.push(memory.window(first.offset() as usize, bytes as usize));
             }
         }
@@ -219,8 +200,8 @@ impl LookupBench {
     /// Measures with `in_flight` lookups in flight: of loaded keys if `present`, otherwise of absent keys.
     ///
     /// # Errors
-    /// [`LookupBenchError`].
-    pub fn measure(&self, in_flight: usize, present: bool) -> Result<LookupRate, LookupBenchError> {
+    /// If a machine or a worker fails.
+    pub fn measure(&self, in_flight: usize, present: bool) -> Result<LookupRate> {
         let layout = farm_kv::layout::Layout::new(self.spec.neighbourhood, self.spec.value_bytes)?;
         let mut rates = Vec::new();
         let mut sum = LookupCosts::default();
@@ -274,10 +255,13 @@ fn owner(worker: &mut Worker, table: TableId, key: &Key) -> Result<WorkerRef, Kv
 }
 
 /// Waits for the result of a worker's clients.
-fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>, LookupBenchError> {
-    let mut ran = done.recv().map_err(|_| LookupBenchError::NoAnswer)?;
-    let failure = ran.failure.take();
-    failure.map_or(Ok(ran), |why| Err(LookupBenchError::Failed(why)))
+fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>> {
+    let ran = done.recv();
+    let mut ran = ran.context("a worker of the benchmark ended before it sent its result")?;
+    match ran.failure.take() {
+        Some(why) => bail!(why),
+        None => Ok(ran),
+    }
 }
 
 /// Inserts the keys of a worker's own shards.

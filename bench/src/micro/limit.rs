@@ -14,7 +14,7 @@ use super::figures::Rate;
 use super::host::Pin;
 use super::measure::in_turns;
 use super::reads::{Access, Copying, Reader};
-use super::text;
+use crate::text;
 
 /// Numbers of reads that are prefetched and then copied as a batch, or that a sliding window prefetches ahead.
 const AHEAD: [usize; 4] = [8, 16, 32, 64];

@@ -25,7 +25,6 @@ mod measure;
 mod reads;
 mod report;
 pub mod ring;
-pub(crate) mod text;
 pub mod verbs;
 
 #[cfg(test)]

@@ -14,9 +14,7 @@ use super::audit::AuditResult;
 use super::costs::{Aborts, Costs, Counters};
 use super::driver::Ran;
 use crate::recorder::{LatencyUs, Outcome, Recorder, RecorderError};
-use crate::report::{
-    self, Figure, Measured, Merged, SlicedRate, ratio, ratio_of_counts, write_latencies,
-};
+use crate::report::{self, Figure, Measured, Merged, ratio, ratio_of_counts, write_latencies};
 use crate::slices::SliceRates;
 use crate::smallbank::Ledger;
 use crate::text::{dash, decimal, grouped, percent, whole};
@@ -296,22 +294,16 @@ impl Measured for RunResult {
     }
 
     fn figures(&self) -> Vec<Figure> {
+        let slices = self.slices.as_ref().map(SliceRates::range);
         let mut figures = vec![
-            ("committed/s".to_owned(), self.committed_per_s),
-            ("executed/s".to_owned(), self.executed_per_s),
-            ("share of attempts made again".to_owned(), self.abort_share),
+            Figure::new("committed/s", self.committed_per_s),
+            Figure::rate("executed/s", self.executed_per_s, slices),
+            Figure::new("share of attempts made again", self.abort_share),
         ];
-        for kind in &self.kinds {
-            let of = |of: fn(&LatencyUs) -> f64| kind.latency_us.as_ref().map(of);
-            figures.push((format!("{} p50, us", kind.kind), of(|it| it.p50)));
-            figures.push((format!("{} p99, us", kind.kind), of(|it| it.p99)));
-        }
-        figures.push(("load, rows/s".to_owned(), self.load_rows_per_s));
-        Figure::known(figures)
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        SlicedRate::of_slices("executed/s", self.slices.as_ref())
+        let kinds = self.kinds.iter();
+        figures.extend(kinds.flat_map(|it| Figure::latencies(&it.kind, it.latency_us)));
+        figures.push(Figure::new("load, rows/s", self.load_rows_per_s));
+        figures
     }
 }
 

@@ -40,9 +40,7 @@ use super::spec::WorkloadSpec;
 use crate::closed_loop::Ran;
 use crate::counters::{Costs, Counters as _, counters};
 use crate::recorder::{LatencyUs, RecorderError};
-use crate::report::{
-    self, Figure, Measured, Merged, SlicedRate, ratio, ratio_of_counts, write_latencies,
-};
+use crate::report::{self, Figure, Measured, Merged, ratio, ratio_of_counts, write_latencies};
 use crate::slices::SliceRates;
 use crate::text::{dash, decimal, grouped, percent, whole};
 
@@ -286,19 +284,13 @@ impl Measured for RunResult {
     }
 
     fn figures(&self) -> Vec<Figure> {
-        let mut figures = vec![("ops/s".to_owned(), self.ops_per_s)];
-        for (kind, latency) in &self.latency_us {
-            let name = kind.name();
-            figures.push((format!("{name} p50, us"), Some(latency.p50)));
-            figures.push((format!("{name} p99, us"), Some(latency.p99)));
-        }
-        figures.push(("reads per lookup".to_owned(), self.reads_per_lookup));
-        figures.push(("load, pairs/s".to_owned(), self.load_pairs_per_s));
-        Figure::known(figures)
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        SlicedRate::of_slices("ops/s", self.slices.as_ref())
+        let slices = self.slices.as_ref().map(SliceRates::range);
+        let mut figures = vec![Figure::rate("ops/s", self.ops_per_s, slices)];
+        let kinds = self.latency_us.iter();
+        figures.extend(kinds.flat_map(|(kind, it)| Figure::latencies(kind.name(), Some(*it))));
+        figures.push(Figure::new("reads per lookup", self.reads_per_lookup));
+        figures.push(Figure::new("load, pairs/s", self.load_pairs_per_s));
+        figures
     }
 }
 
