@@ -15,15 +15,15 @@ use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::mem::Memory;
-use farm_core::worker::{Cont, Worker};
-use farm_kv::shard::Changed;
-use farm_kv::{Change, GetCont, Key, KvError, TableId, TableSpec};
+use farm_core::worker::Worker;
+use farm_kv::{GetCont, Key, KvError, TableId, TableSpec};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
 use crate::closed_loop::{self, Clients, ClosedLoop, Ran, start_untimed};
 use crate::counters::{Costs, Counters as _, counters};
+use crate::load::{self, Pairs};
 use crate::recorder::Outcome;
 
 /// Number of workers of the machine that owns the data.
@@ -148,20 +148,22 @@ impl LookupBench {
     fn load(&mut self) -> Result<()> {
         let (send, done) = channel();
         for worker in 0..self.machines[1].workers() {
-            let loader = Loader {
+            let keys = OwnKeys {
                 table: self.table,
                 numbers: 0..self.records(),
-                value: vec![7; self.options.value_bytes],
-                done: send.clone(),
+                value_bytes: self.options.value_bytes,
             };
+            let send = send.clone();
+            // Sending fails if the benchmark has failed and dropped the receiver.
+            let done = Box::new(move |ran| _ = send.send(ran));
             self.machines[1].submit(worker, move |worker| {
-                start_untimed(worker, loader, 1, None);
+                load::load(worker, keys, 1, Arc::default(), done);
             })?;
         }
         drop(send);
         for _ in 0..self.machines[1].workers() {
             let ran = answer(&done)?;
-            let pairs = ran.recorder.total(Outcome::Committed);
+            let pairs = ran.recorder.executed();
             self.pairs += pairs;
             self.load_pairs_per_s += pairs as f64 / ran.duration_s;
         }
@@ -264,48 +266,24 @@ fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>> {
     }
 }
 
-/// Inserts the keys of a worker's own shards.
-struct Loader {
+/// The keys of a worker's own shards.
+struct OwnKeys {
     table: TableId,
     numbers: Range<u64>,
-    value: Vec<u8>,
-    done: Sender<Ran>,
+    value_bytes: usize,
 }
 
-impl Clients for Loader {
-    type Operation = Key;
-    type Costs = ();
+impl Pairs for OwnKeys {
+    type Name = u64;
+    const WHAT: &'static str = "key";
 
-    fn draw(&mut self, worker: &mut Worker) -> Option<Key> {
+    fn next(&mut self, worker: &mut Worker, value: &mut Vec<u8>) -> Option<(u64, TableId, Key)> {
         let (me, table) = (worker.me(), self.table);
-        let mut keys = self.numbers.by_ref().map(key_of);
-        keys.find(|key| owner(worker, table, key) == Ok(me))
+        let is_own = |number: &u64| owner(worker, table, &key_of(*number)) == Ok(me);
+        let number = self.numbers.by_ref().find(is_own)?;
+        value.resize(self.value_bytes, 7);
+        Some((number, table, key_of(number)))
     }
-
-    fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
-        let key = *own.operation(seat);
-        let Loader { table, value, .. } = &own.clients;
-        let (change, cont) = (Change::Insert(value), Cont::new(inserted, seat));
-        if let Err(error) = farm_kv::change(worker, *table, &key, change, cont) {
-            own.stop(seat, error.to_string());
-        }
-    }
-
-    fn end(self, _: &mut Worker, ran: Ran) {
-        // Fails if the benchmark has failed and dropped the receiver.
-        _ = self.done.send(ran);
-    }
-}
-
-fn inserted(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) {
-    closed_loop::resume(
-        worker,
-        |own: &mut ClosedLoop<Loader>, worker| match outcome {
-            Ok(Changed::Inserted) => own.finish(worker, seat, 0, Outcome::Committed),
-            Ok(_) => own.finish(worker, seat, 0, Outcome::Declined),
-            Err(error) => own.stop(seat, error.to_string()),
-        },
-    );
 }
 
 counters! {
@@ -365,6 +343,7 @@ impl Clients for Asker {
     }
 
     fn end(self, _: &mut Worker, ran: Ran<LookupCosts>) {
+        // Fails if the benchmark has failed and dropped the receiver.
         _ = self.done.send(ran);
     }
 }

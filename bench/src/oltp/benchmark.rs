@@ -125,7 +125,7 @@ impl Benchmark {
             Benchmark::Tatp(options) => {
                 let whole =
                     item.is_multiple_of(u64::from(options.subscribers.div_ceil(MOST_WHOLE)));
-                let names = tatp::audit::names(s_id(item));
+                let names = tatp::names::all(s_id(item));
                 names.take(if whole { usize::MAX } else { 2 }).collect()
             }
             Benchmark::Smallbank(_) => {

@@ -11,18 +11,21 @@
 
 use std::fmt;
 
+use bytemuck::{Pod, Zeroable};
+
+use super::row::{AccessInfo, CallForwarding, IndexEntry, SpecialFacility, Subscriber};
 use crate::oltp::{RowName, Table};
 
 /// SUBSCRIBER, by `s_id`.
-pub const SUBSCRIBER: Table = table(1, "SUBSCRIBER", 40);
+pub const SUBSCRIBER: Table = Table::of::<Subscriber>(1, "SUBSCRIBER");
 /// The index from `sub_nbr` to `s_id`.
-pub const SUB_NBR_INDEX: Table = table(2, "SUB_NBR_INDEX", 8);
+pub const SUB_NBR_INDEX: Table = Table::of::<IndexEntry>(2, "SUB_NBR_INDEX");
 /// ACCESS_INFO, by `s_id` and `ai_type`.
-pub const ACCESS_INFO: Table = table(3, "ACCESS_INFO", 16);
+pub const ACCESS_INFO: Table = Table::of::<AccessInfo>(3, "ACCESS_INFO");
 /// SPECIAL_FACILITY, by `s_id` and `sf_type`.
-pub const SPECIAL_FACILITY: Table = table(4, "SPECIAL_FACILITY", 8);
+pub const SPECIAL_FACILITY: Table = Table::of::<SpecialFacility>(4, "SPECIAL_FACILITY");
 /// CALL_FORWARDING, by `s_id`, `sf_type` and `start_time`.
-pub const CALL_FORWARDING: Table = table(5, "CALL_FORWARDING", 16);
+pub const CALL_FORWARDING: Table = Table::of::<CallForwarding>(5, "CALL_FORWARDING");
 
 /// All tables.
 pub const TABLES: [Table; 5] = [
@@ -38,14 +41,6 @@ pub const START_TIMES: [u8; 3] = [0, 8, 16];
 
 /// Types of access infos and of special facilities: 1 to 4.
 pub const TYPES: std::ops::RangeInclusive<u8> = 1..=4;
-
-const fn table(id: u8, name: &'static str, row_bytes: usize) -> Table {
-    Table {
-        id,
-        name,
-        row_bytes,
-    }
-}
 
 /// Returns the name of the row of a subscriber.
 pub const fn subscriber(s_id: u32) -> RowName {
@@ -82,8 +77,20 @@ const fn named(table: Table, s_id: u32, kind: u8, start_time: u8) -> RowName {
     }
 }
 
+/// Returns the names of all rows that a subscriber may have; its own row and its index entry are first.
+pub fn all(s_id: u32) -> impl Iterator<Item = RowName> {
+    let first = [subscriber(s_id), index_entry(SubNbr::of(s_id))];
+    let access = TYPES.map(move |kind| access_info(s_id, kind));
+    let facilities = TYPES.map(move |kind| special_facility(s_id, kind));
+    let starts = TYPES.flat_map(|kind| START_TIMES.map(|start| (kind, start)));
+    let forwardings = starts.map(move |(kind, start)| call_forwarding(s_id, kind, start));
+    let rows = first.into_iter().chain(access);
+    rows.chain(facilities).chain(forwardings)
+}
+
 /// The number of a subscriber: `s_id` in 15 decimal digits, 4 bits each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
 pub struct SubNbr(u64);
 
 impl SubNbr {
@@ -101,15 +108,10 @@ impl SubNbr {
         Self(packed)
     }
 
-    /// Returns the packed digits.
-    pub const fn packed(self) -> u64 {
-        self.0
-    }
-
-    /// Creates a number from packed digits; `None` if a digit is above 9, or if there are more than 15.
-    pub fn from_packed(packed: u64) -> Option<Self> {
-        let decimal = (0..Self::DIGITS).all(|digit| packed >> (4 * digit) & 0xF <= 9);
-        (decimal && packed >> (4 * Self::DIGITS) == 0).then_some(Self(packed))
+    /// Returns whether these are 15 decimal digits.
+    pub(crate) fn is_decimal(self) -> bool {
+        let decimal = (0..Self::DIGITS).all(|digit| self.0 >> (4 * digit) & 0xF <= 9);
+        decimal && self.0 >> (4 * Self::DIGITS) == 0
     }
 }
 
@@ -140,9 +142,9 @@ mod tests {
         for s_id in [0, 1, 9, 10, 99_999, 4_294_967_295] {
             let number = SubNbr::of(s_id);
             assert_eq!(number.to_string(), format!("{s_id:015}"));
-            assert_eq!(SubNbr::from_packed(number.packed()), Some(number));
+            assert!(number.is_decimal());
         }
-        assert_eq!(SubNbr::from_packed(0xA), None);
-        assert_eq!(SubNbr::from_packed(1 << 60), None);
+        assert!(!SubNbr(0xA).is_decimal());
+        assert!(!SubNbr(1 << 60).is_decimal());
     }
 }
