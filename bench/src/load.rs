@@ -11,26 +11,27 @@ use farm_kv::{Change, Key, KvError, TableId};
 use crate::closed_loop::{self, Clients, ClosedLoop, Done, Ran};
 use crate::recorder::Outcome;
 
-/// The pairs that a worker inserts.
-pub trait Pairs: Send + 'static {
-    /// Name of a pair in messages.
-    type Name: Copy + fmt::Display + Send;
-    /// What the pairs are, in messages: `row`, for example.
-    const WHAT: &'static str;
-    /// Whether pairs may exist already; then their values are replaced.
-    const MAY_EXIST: bool = false;
+/// The name of a pair in messages: a row, or the number of a record.
+pub trait Name: Copy + fmt::Display + Send + 'static {}
 
-    /// Returns the name, the table and the key of the next pair, and writes its value to `value`, which contains the
-    /// value of the previous pair. Returns `None` if there are no more pairs.
-    fn next(
-        &mut self,
-        worker: &mut Worker,
-        value: &mut Vec<u8>,
-    ) -> Option<(Self::Name, TableId, Key)>;
+impl<N: Copy + fmt::Display + Send + 'static> Name for N {}
+
+/// The pairs that a worker inserts.
+pub struct Pairs<N> {
+    /// What a pair is, in messages.
+    pub what: &'static str,
+    /// Whether a pair may exist already; then its value is replaced.
+    pub may_exist: bool,
+    /// Returns the name, the table and the key of the next pair, or `None` after the last one. Writes the value of the
+    /// pair to the vector, which contains the value of the previous pair.
+    pub next: Next<N>,
 }
 
-struct Loader<P> {
-    pairs: P,
+/// The function that returns the next pair.
+pub type Next<N> = Box<dyn FnMut(&mut Worker, &mut Vec<u8>) -> Option<(N, TableId, Key)> + Send>;
+
+struct Loader<N> {
+    pairs: Pairs<N>,
     /// Value of the pair that was drawn last.
     value: Vec<u8>,
     progress: Arc<AtomicU64>,
@@ -39,9 +40,9 @@ struct Loader<P> {
 
 /// Inserts pairs, `in_flight` at a time, and counts them in `progress`. Calls `done` on the worker's thread when all are
 /// inserted, or after the first failure. Each inserted pair is an executed operation of the result.
-pub fn load<P: Pairs>(
+pub fn load<N: Name>(
     worker: &mut Worker,
-    pairs: P,
+    pairs: Pairs<N>,
     in_flight: usize,
     progress: Arc<AtomicU64>,
     done: Done,
@@ -55,22 +56,22 @@ pub fn load<P: Pairs>(
     closed_loop::start_untimed(worker, loader, in_flight.max(1), None);
 }
 
-impl<P: Pairs> Clients for Loader<P> {
-    type Operation = (P::Name, TableId, Key);
+impl<N: Name> Clients for Loader<N> {
+    type Operation = (N, TableId, Key);
     type Costs = ();
 
     fn draw(&mut self, worker: &mut Worker) -> Option<Self::Operation> {
-        self.pairs.next(worker, &mut self.value)
+        (self.pairs.next)(worker, &mut self.value)
     }
 
     fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
         let (_, table, key) = *own.operation(seat);
         let value = &own.clients.value;
-        let change = match P::MAY_EXIST {
+        let change = match own.clients.pairs.may_exist {
             true => Change::Upsert(value),
             false => Change::Insert(value),
         };
-        let done = Cont::new(inserted::<P>, seat);
+        let done = Cont::new(inserted::<N>, seat);
         if let Err(error) = farm_kv::change(worker, table, &key, change, done) {
             own.refused(seat, &error.to_string());
         }
@@ -81,20 +82,20 @@ impl<P: Pairs> Clients for Loader<P> {
     }
 }
 
-impl<P: Pairs> ClosedLoop<Loader<P>> {
+impl<N: Name> ClosedLoop<Loader<N>> {
     #[cold]
     fn refused(&mut self, seat: usize, why: &str) {
-        let (name, ..) = self.operation(seat);
-        let why = format!("the {} {name} cannot be inserted: {why}", P::WHAT);
-        self.stop(seat, why);
+        let (name, ..) = *self.operation(seat);
+        let what = self.clients.pairs.what;
+        self.stop(seat, format!("the {what} {name} cannot be inserted: {why}"));
     }
 }
 
-fn inserted<P: Pairs>(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) {
+fn inserted<N: Name>(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) {
     closed_loop::resume(
         worker,
-        |own: &mut ClosedLoop<Loader<P>>, worker| match outcome {
-            Ok(changed) if P::MAY_EXIST || changed == Changed::Inserted => {
+        |own: &mut ClosedLoop<Loader<N>>, worker| match outcome {
+            Ok(changed) if own.clients.pairs.may_exist || changed == Changed::Inserted => {
                 own.clients.progress.fetch_add(1, Ordering::Relaxed);
                 own.finish(worker, seat, 0, Outcome::Committed);
             }

@@ -148,11 +148,7 @@ impl LookupBench {
     fn load(&mut self) -> Result<()> {
         let (send, done) = channel();
         for worker in 0..self.machines[1].workers() {
-            let keys = OwnKeys {
-                table: self.table,
-                numbers: 0..self.records(),
-                value_bytes: self.options.value_bytes,
-            };
+            let keys = own_keys(self.table, 0..self.records(), self.options.value_bytes);
             let send = send.clone();
             // Sending fails if the benchmark has failed and dropped the receiver.
             let done = Box::new(move |ran| _ = send.send(ran));
@@ -266,23 +262,17 @@ fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>> {
     }
 }
 
-/// The keys of a worker's own shards.
-struct OwnKeys {
-    table: TableId,
-    numbers: Range<u64>,
-    value_bytes: usize,
-}
-
-impl Pairs for OwnKeys {
-    type Name = u64;
-    const WHAT: &'static str = "key";
-
-    fn next(&mut self, worker: &mut Worker, value: &mut Vec<u8>) -> Option<(u64, TableId, Key)> {
-        let (me, table) = (worker.me(), self.table);
-        let is_own = |number: &u64| owner(worker, table, &key_of(*number)) == Ok(me);
-        let number = self.numbers.by_ref().find(is_own)?;
-        value.resize(self.value_bytes, 7);
-        Some((number, table, key_of(number)))
+/// Returns the keys of a worker's own shards, in the order of their numbers.
+fn own_keys(table: TableId, mut numbers: Range<u64>, value_bytes: usize) -> Pairs<u64> {
+    Pairs {
+        what: "key",
+        may_exist: false,
+        next: Box::new(move |worker, value| {
+            let me = worker.me();
+            let number = numbers.find(|number| owner(worker, table, &key_of(*number)) == Ok(me))?;
+            value.resize(value_bytes, 7);
+            Some((number, table, key_of(number)))
+        }),
     }
 }
 

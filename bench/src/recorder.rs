@@ -264,7 +264,7 @@ pub struct LatencyUs {
 }
 
 /// Returns an empty histogram. All histograms have the same bounds, so that they can be added up.
-fn histogram() -> Histogram<u64> {
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
         .expect("the constant bounds of the histogram are valid")
 }

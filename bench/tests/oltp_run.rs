@@ -11,7 +11,6 @@ use farm_bench::load;
 use farm_bench::oltp::attempt::{self, Stop, Trail};
 use farm_bench::oltp::audit::{self, Audit, AuditResult};
 use farm_bench::oltp::driver::{self, Ran, Run};
-use farm_bench::oltp::load::Rows;
 use farm_bench::oltp::report::{CheckResult, MachineReport, RunResult, Setup};
 use farm_bench::oltp::{Benchmark, Drawn, Outcome, Table};
 use farm_bench::tatp::Transaction;
@@ -105,7 +104,7 @@ impl Cluster {
         let progress = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&progress);
         let loaded = self.start_on_all(move |worker, number, answer| {
-            let rows = Rows::new(benchmark.clone(), SEED, benchmark.share(number, workers));
+            let rows = benchmark.pairs(SEED, benchmark.share(number, workers));
             let done = Box::new(move |loaded| answer.send(loaded).unwrap());
             load::load(worker, rows, 16, Arc::clone(&counted), done);
         });

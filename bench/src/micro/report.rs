@@ -6,8 +6,9 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::figures::{Latency, Rate, Spread, histogram};
+use super::figures::{Latency, Rate, Spread};
 use super::measure::{Measurement, Sample};
+use crate::recorder::histogram;
 use crate::report::{Figure, Measured};
 use crate::text;
 

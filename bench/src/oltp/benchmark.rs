@@ -5,8 +5,9 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::{OptionsError, RowBytes, RowName, Stream, Table};
+use super::{OptionsError, RowBytes, RowName, Stream, Table, attempt};
 use crate::closed_loop::part_of;
+use crate::load::Pairs;
 use crate::{smallbank, tatp};
 
 /// Maximum number of subscribers all of whose rows are checked at the end. If there are more, all rows of every n-th
@@ -116,6 +117,22 @@ impl Benchmark {
                 let rows = smallbank::account::rows(item, options.initial_cents);
                 rows.into_iter().collect()
             }
+        }
+    }
+
+    /// Returns the rows of some items, for the loader. [`attempt::attach`] must have been called on the worker before.
+    pub fn pairs(&self, seed: u64, items: Range<u64>) -> Pairs<RowName> {
+        let benchmark = self.clone();
+        let mut rows = items.flat_map(move |item| benchmark.rows(seed, item));
+        Pairs {
+            what: "row",
+            may_exist: false,
+            next: Box::new(move |worker, value| {
+                let (name, row) = rows.next()?;
+                value.clear();
+                value.extend_from_slice(&row);
+                Some((name, attempt::table_of(worker, &name), name.table_key()))
+            }),
         }
     }
 

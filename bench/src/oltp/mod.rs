@@ -38,8 +38,7 @@
 //!
 //! The submodules contain such a driver. In reading order:
 //!
-//! * [`benchmark`]: either benchmark as data, and what must hold of its rows at the end.
-//! * [`load`]: its rows, for the loader of tables.
+//! * [`benchmark`]: either benchmark as data: its rows, and what must hold of them at the end.
 //! * [`attempt`]: one attempt of a transaction, inside of a transaction of the platform.
 //! * [`driver`]: a closed loop of transactions on one worker, with retries. [`costs`]: the operations that they need.
 //! * [`audit`]: a check of all rows when no transaction runs any more.
@@ -51,7 +50,6 @@ pub mod benchmark;
 pub mod costs;
 mod drawn;
 pub mod driver;
-pub mod load;
 pub mod report;
 mod trail;
 mod transactions;

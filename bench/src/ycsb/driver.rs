@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
-use farm_kv::{Change, GetCont, Key, KvError, TableId};
+use farm_kv::{Change, GetCont, KvError, TableId};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::inserts::InsertTracker;
@@ -30,26 +30,18 @@ pub struct Common {
     pub writer: u16,
 }
 
-/// The records that a worker loads.
-pub struct Records {
-    /// The table, and the worker.
-    pub common: Common,
-    /// Range of the records' numbers.
-    pub numbers: Range<u64>,
-}
-
-impl Pairs for Records {
-    type Name = u64;
-    const WHAT: &'static str = "record";
-    const MAY_EXIST: bool = true;
-
-    fn next(&mut self, _: &mut Worker, value: &mut Vec<u8>) -> Option<(u64, TableId, Key)> {
-        let keynum = self.numbers.next()?;
-        let Common { table, writer, .. } = self.common;
-        value.resize(self.common.value_bytes, 0);
-        // Loaded values have the sequence number 0.
-        value::fill(value, keynum, writer, 0);
-        Some((keynum, table, key_bytes(keynum)))
+/// Returns the records that a worker loads, by their numbers.
+pub fn records(common: Common, mut numbers: Range<u64>) -> Pairs<u64> {
+    Pairs {
+        what: "record",
+        may_exist: true,
+        next: Box::new(move |_, value| {
+            let keynum = numbers.next()?;
+            value.resize(common.value_bytes, 0);
+            // Loaded values have the sequence number 0.
+            value::fill(value, keynum, common.writer, 0);
+            Some((keynum, common.table, key_bytes(keynum)))
+        }),
     }
 }
 

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use farm_bench::closed_loop::{Bounds, Ran};
-use farm_bench::load::{self, Pairs};
-use farm_bench::ycsb::driver::{self, Common, Records, Run};
+use farm_bench::load::{self, Name, Pairs};
+use farm_bench::ycsb::driver::{self, Common, Run};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::properties::Properties;
 use farm_bench::ycsb::report::{Counters, MachineReport, TableFacts};
@@ -406,9 +406,9 @@ impl<'a> Driven<'a> {
         let workload = ycsb_workload(order)?;
         let WorkerSpan { first, total, .. } = self.span;
         let commons = self.commons()?;
-        self.loaded = self.load_pairs(|worker| Records {
-            common: commons[worker].clone(),
-            numbers: workload.load_range(first + worker as u64, total),
+        self.loaded = self.load_pairs(|worker| {
+            let numbers = workload.load_range(first + worker as u64, total);
+            driver::records(commons[worker].clone(), numbers)
         })?;
         let tracker = InsertTracker::new(workload.record_count, self.span);
         self.tracker = Some(Arc::new(tracker));
@@ -417,7 +417,7 @@ impl<'a> Driven<'a> {
 
     /// Inserts the pairs of each worker, and sends the launcher the progress and the result. Returns the number of pairs,
     /// and the seconds of the slowest worker.
-    fn load_pairs<P: Pairs>(&self, pairs: impl Fn(usize) -> P) -> anyhow::Result<(u64, f64)> {
+    fn load_pairs<N: Name>(&self, pairs: impl Fn(usize) -> Pairs<N>) -> anyhow::Result<(u64, f64)> {
         let progress = Arc::new(AtomicU64::new(0));
         let loads = self.on_all(
             |worker, machine, answer: Sender<Ran>| {

@@ -7,7 +7,6 @@ use anyhow::Context;
 use farm_bench::closed_loop::Extent;
 use farm_bench::oltp::audit::{self, Audit, AuditResult};
 use farm_bench::oltp::driver::{self, Ran, Run};
-use farm_bench::oltp::load::Rows;
 use farm_bench::oltp::report::MachineReport;
 use farm_bench::oltp::{Benchmark, attempt};
 use farm_kv::{TableId, TableSpec};
@@ -100,7 +99,7 @@ impl Driven<'_> {
         let oltp = self.oltp()?;
         let loaded = self.load_pairs(|worker| {
             let items = self.items(&oltp.benchmark, worker);
-            Rows::new(oltp.benchmark.clone(), oltp.seed, items)
+            oltp.benchmark.pairs(oltp.seed, items)
         })?;
         if let Some(oltp) = &mut self.oltp {
             oltp.loaded = loaded;
