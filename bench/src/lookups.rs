@@ -16,6 +16,7 @@ use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::mem::Memory;
 use farm_core::worker::Worker;
+use farm_kv::layout::Layout;
 use farm_kv::{GetCont, Key, KvError, TableId, TableSpec};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -27,7 +28,7 @@ use crate::load::{self, Pairs};
 use crate::recorder::Outcome;
 
 /// Number of workers of the machine that owns the data.
-const OWNERS: u16 = 7;
+const OWNERS: u32 = 7;
 /// Text of the panic if a lookup begins before the table is open.
 const OPEN: &str = "lookups begin only after every worker has opened the table";
 
@@ -71,7 +72,7 @@ pub struct LookupRate {
     pub load_pairs_per_s: f64,
 }
 
-/// A loaded cluster of two machines in this process.
+/// A loaded cluster of two machines in this process. Its methods fail if a machine or a worker fails.
 pub struct LookupBench {
     machines: Vec<Machine>,
     table: TableId,
@@ -85,7 +86,7 @@ pub struct LookupBench {
 pub fn configure(config: &mut Config, options: &LookupOptions) {
     config.resize_machines(2);
     config.set_workers(1);
-    config.machines[1].workers = OWNERS;
+    config.machines[1].workers = OWNERS as u16;
     for machine in &mut config.machines {
         machine.cores = vec![];
     }
@@ -98,31 +99,31 @@ pub fn configure(config: &mut Config, options: &LookupOptions) {
 }
 
 fn table(options: &LookupOptions, config: &Config) -> Result<TableSpec> {
-    let layout = farm_kv::layout::Layout::new(options.neighbourhood, options.value_bytes)?;
+    let layout = Layout::new(options.neighbourhood, options.value_bytes)?;
     let region = config.memory.region_bytes - 2 * config.memory.block_bytes;
-    let mut shards = u32::from(OWNERS) + 1;
-    loop {
-        let own = u64::from(shards / (u32::from(OWNERS) + 1) * u32::from(OWNERS));
-        let buckets = options.bytes.div_ceil(own * layout.bucket_bytes() as u64);
-        if (buckets + 1) * layout.bucket_bytes() as u64 <= region {
-            let (neighbourhood, value_bytes) = (options.neighbourhood, options.value_bytes);
-            return Ok(TableSpec {
-                id: 1,
-                neighbourhood,
-                value_bytes,
-                shards,
-                buckets: buckets as u32,
-            });
-        }
-        shards += u32::from(OWNERS) + 1;
+    let mut spec = TableSpec {
+        id: 1,
+        neighbourhood: options.neighbourhood,
+        value_bytes: options.value_bytes,
+        shards: 0,
+        buckets: u32::MAX,
+    };
+    let bucket_bytes = layout.bucket_bytes() as u64;
+    while (u64::from(spec.buckets) + 1) * bucket_bytes > region {
+        spec.shards += OWNERS + 1;
+        let buckets = options.bytes.div_ceil(owned_shards(&spec) * bucket_bytes);
+        spec.buckets = u32::try_from(buckets).unwrap_or(u32::MAX);
     }
+    Ok(spec)
+}
+
+/// Returns the number of shards of machine 2.
+fn owned_shards(spec: &TableSpec) -> u64 {
+    u64::from(spec.shards / (OWNERS + 1) * OWNERS)
 }
 
 impl LookupBench {
     /// Starts the machines and loads the shards of machine 2 to 90 % occupancy.
-    ///
-    /// # Errors
-    /// If a machine or a worker fails.
     pub fn start(config: &Config, options: &LookupOptions) -> Result<Self> {
         let spec = table(options, config)?;
         let attach: Attach = Arc::new(|worker: &mut Worker| {
@@ -172,9 +173,6 @@ impl LookupBench {
     }
 
     /// Returns the memory of the shards that are read, on which the raw limit is to be measured.
-    ///
-    /// # Errors
-    /// If a machine or a worker fails.
     pub fn memory(&self) -> Result<Vec<Memory>> {
         let owner = &self.machines[1];
         let mut windows = Vec::new();
@@ -196,11 +194,13 @@ impl LookupBench {
     }
 
     /// Measures with `in_flight` lookups in flight: of loaded keys if `present`, otherwise of absent keys.
-    ///
-    /// # Errors
-    /// If a machine or a worker fails.
     pub fn measure(&self, in_flight: usize, present: bool) -> Result<LookupRate> {
-        let layout = farm_kv::layout::Layout::new(self.spec.neighbourhood, self.spec.value_bytes)?;
+        let TableSpec {
+            neighbourhood,
+            value_bytes,
+            ..
+        } = self.spec;
+        let bucket_bytes = Layout::new(neighbourhood, value_bytes)?.bucket_bytes();
         let mut rates = Vec::new();
         let mut sum = LookupCosts::default();
         let (duration, records) = (self.options.duration, self.records());
@@ -229,11 +229,9 @@ impl LookupBench {
             reads_per_lookup: sum.reads as f64 / sum.lookups as f64,
             in_flight,
             pairs: self.pairs,
-            bytes: u64::from(self.spec.shards / (u32::from(OWNERS) + 1) * u32::from(OWNERS))
-                * u64::from(self.spec.buckets)
-                * layout.bucket_bytes() as u64,
-            bytes_per_read: 2 * layout.bucket_bytes(),
-            bucket_bytes: layout.bucket_bytes(),
+            bytes: owned_shards(&self.spec) * u64::from(self.spec.buckets) * bucket_bytes as u64,
+            bytes_per_read: 2 * bucket_bytes,
+            bucket_bytes,
             load_pairs_per_s: self.load_pairs_per_s,
         })
     }

@@ -29,8 +29,10 @@ macro_rules! kinds {
         }
 
         impl $name {
+            /// Names of all kinds in results, in the order of their indices.
+            pub const NAMES: &[&'static str] = &[$($text),+];
             /// All kinds, in the order of their indices.
-            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$kind),+];
+            pub const ALL: [Self; Self::NAMES.len()] = [$(Self::$kind),+];
 
             /// Returns its index in [`Self::ALL`] and in a recorder.
             pub const fn index(self) -> usize {
@@ -39,9 +41,7 @@ macro_rules! kinds {
 
             /// Returns its name in results.
             pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $text,)+
-                }
+                Self::NAMES[self as usize]
             }
         }
 

@@ -32,7 +32,7 @@ mod tests;
 
 pub use figures::{Latency, Rate, Spread};
 pub use host::Conditions;
-pub(crate) use host::{allowed_cores, processor};
+pub(crate) use host::processor;
 pub use machines::MicroRun;
 pub use measure::Progress;
 pub use report::{MicroReport, Row};

@@ -50,10 +50,10 @@ impl Benchmark {
     }
 
     /// Returns the names of the kinds of transactions, in their order.
-    pub fn kinds(&self) -> Vec<&'static str> {
+    pub fn kinds(&self) -> &'static [&'static str] {
         match self {
-            Benchmark::Tatp(_) => tatp::Kind::ALL.map(tatp::Kind::name).into(),
-            Benchmark::Smallbank(_) => smallbank::Kind::ALL.map(smallbank::Kind::name).into(),
+            Benchmark::Tatp(_) => tatp::Kind::NAMES,
+            Benchmark::Smallbank(_) => smallbank::Kind::NAMES,
         }
     }
 

@@ -219,10 +219,10 @@ fn failures(machines: &[MachineReport]) -> Vec<String> {
 
 impl KindResult {
     fn all(benchmark: &Benchmark, recorder: &Recorder<Counters>) -> Vec<Self> {
-        let kinds = benchmark.kinds().into_iter().enumerate();
+        let kinds = benchmark.kinds().iter().enumerate();
         kinds
             .map(|(at, kind)| Self {
-                kind: kind.to_owned(),
+                kind: (*kind).to_owned(),
                 executed: recorder.executed_of(at),
                 committed: recorder.of(at, Outcome::Committed),
                 not_found: recorder.of(at, Outcome::NotFound),

@@ -3,9 +3,10 @@
 use std::fmt;
 use std::time::{Instant, SystemTime};
 
+use farm_core::config::host::cores_allowed;
 use serde::Serialize;
 
-use crate::micro::{allowed_cores, processor};
+use crate::micro::processor;
 
 /// Version of the JSON of all reports. It increases when a field is renamed or removed, or changes its meaning. New
 /// fields do not change it.
@@ -57,7 +58,7 @@ impl Header {
             took_s: started.since.elapsed().as_secs_f64(),
             commit: commit.map(str::to_owned),
             processor: processor(),
-            cores: allowed_cores().len(),
+            cores: cores_allowed().len(),
         }
     }
 }
