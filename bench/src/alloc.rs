@@ -405,9 +405,9 @@ impl fmt::Display for AllocReport {
         writeln!(
             out,
             "{}\n{}\n{}",
-            table(&classes),
-            table(&shares),
-            table(&timings)
+            table(&classes, [0; 2]),
+            table(&shares, [0; 2]),
+            table(&timings, [0; 2])
         )?;
         let mixed = &self.mixed;
         write!(

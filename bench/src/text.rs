@@ -59,13 +59,14 @@ macro_rules! cells {
 }
 pub(crate) use cells;
 
-/// Formats lines of cells as a table. Each column is as wide as its widest cell. The first column is aligned to the
-/// left, the others to the right.
-pub(crate) fn table(lines: &[Vec<String>]) -> String {
+/// Formats lines of cells as a table. The first column is aligned to the left, the others to the right. Each column is
+/// as wide as its widest cell, and has at least the first width of `least` or, if it is not the first one, the second.
+pub(crate) fn table(lines: &[Vec<String>], least: [usize; 2]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));
-        cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
+        let widest = cells.map(|cell| cell.chars().count()).max().unwrap_or(0);
+        widest.max(least[column.min(1)])
     };
     let widths: Vec<usize> = (0..columns).map(width).collect();
     let mut text = String::new();
@@ -99,6 +100,8 @@ mod tests {
     fn columns_are_as_wide_as_their_widest_cell() {
         let lines = [vec!["bytes", "µs"], vec!["8", "12.3"]];
         let lines = lines.map(|line| line.into_iter().map(String::from).collect());
-        assert_eq!(table(&lines), "  bytes    µs\n  8      12.3\n");
+        assert_eq!(table(&lines, [0; 2]), "  bytes    µs\n  8      12.3\n");
+        let wide = "  bytes       µs\n  8         12.3\n";
+        assert_eq!(table(&lines, [6, 6]), wide);
     }
 }

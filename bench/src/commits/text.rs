@@ -55,7 +55,7 @@ impl fmt::Display for CommitReport {
                 significant(row.messages_per_commit)
             ]
         }));
-        out.write_str(&table(&lines))?;
+        out.write_str(&table(&lines, [0; 2]))?;
         write!(
             out,
             "  begin and end of an operation, which every lock-free read includes: {} ns",

@@ -191,7 +191,7 @@ impl fmt::Display for RawLimit {
                 line.extend(rates.iter().map(|rate| text::millions(rate.reads_per_s)));
                 lines.push(line);
             }
-            writeln!(out, "\n{}", text::table(&lines).trim_end())?;
+            writeln!(out, "\n{}", text::table(&lines, [0; 2]).trim_end())?;
         }
         writeln!(out, "\n  {:<16} {}", "limit", self.best)?;
         writeln!(out, "  {:<16} {}", "batched", self.best_batched)?;

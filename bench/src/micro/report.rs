@@ -248,7 +248,7 @@ impl fmt::Display for MicroReport {
         let cells = self.rows.iter().flat_map(|row| &row.cells);
         let headings = distinct(cells.map(|cell| cell.heading)).into_iter();
         for heading in headings.filter(|heading| !heading.is_empty()) {
-            let table = text::table(&self.table(heading));
+            let table = text::table(&self.table(heading), [0; 2]);
             write!(out, "\n  {heading}\n{table}")?;
         }
         Ok(())

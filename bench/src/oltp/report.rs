@@ -17,7 +17,7 @@ use crate::recorder::{LatencyUs, Outcome, Recorder, RecorderError};
 use crate::report::{self, Figure, Measured, Merged, ratio, ratio_of_counts, write_latencies};
 use crate::slices::SliceRates;
 use crate::smallbank::Ledger;
-use crate::text::{dash, decimal, grouped, percent, whole};
+use crate::text::{cells, dash, decimal, grouped, percent, table, whole};
 
 /// The part of one machine in a run.
 pub type MachineReport = report::MachineReport<Ran>;
@@ -336,46 +336,38 @@ impl fmt::Display for RunResult {
 
 impl RunResult {
     fn write_machines(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "\n  {:<16} {:>16} {:>16} {:>16}",
-            "worker", "executed/s", "committed/s", "committed"
-        )?;
-        let mut line = |name: &str, rates: [Option<f64>; 2], count: u64| {
+        let line = |name: String, rates: [Option<f64>; 2], count: u64| {
             let [executed, committed] = rates.map(|rate| rate.map_or_else(dash, whole));
-            let count = grouped(count);
-            writeln!(
-                out,
-                "  {name:<16} {executed:>16} {committed:>16} {count:>16}"
-            )
+            vec![name, executed, committed, grouped(count)]
         };
+        let mut lines = vec![cells!["worker", "executed/s", "committed/s", "committed"]];
         for machine in &self.machines {
             for (at, worker) in machine.workers.iter().enumerate() {
                 let name = format!("{}.{at}", machine.machine);
                 let rates = [worker.executed_per_s, worker.committed_per_s];
-                line(&name, rates, worker.committed)?;
+                lines.push(line(name, rates, worker.committed));
             }
         }
         let rates = [self.executed_per_s, self.committed_per_s];
-        line("total", rates, self.committed)
+        lines.push(line("total".to_owned(), rates, self.committed));
+        write!(out, "\n{}", table(&lines, [16, 15]))
     }
 
     fn write_kinds(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "\n  {:<24} {:>12} {:>12} {:>12} {:>12}",
-            "transaction", "executed", "committed", "not found", "declined"
-        )?;
+        let heading = cells![
+            "transaction",
+            "executed",
+            "committed",
+            "not found",
+            "declined"
+        ];
+        let mut lines = vec![heading];
         for kind in &self.kinds {
             let counts = [kind.executed, kind.committed, kind.not_found, kind.declined];
             let [executed, committed, not_found, declined] = counts.map(grouped);
-            writeln!(
-                out,
-                "  {:<24} {executed:>12} {committed:>12} {not_found:>12} {declined:>12}",
-                kind.kind
-            )?;
+            lines.push(cells![kind.kind, executed, committed, not_found, declined]);
         }
-        Ok(())
+        write!(out, "\n{}", table(&lines, [24, 11]))
     }
 
     fn write_facts(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -42,7 +42,7 @@ use crate::counters::{Costs, Counters as _, counters};
 use crate::recorder::{LatencyUs, RecorderError};
 use crate::report::{self, Figure, Measured, Merged, ratio, ratio_of_counts, write_latencies};
 use crate::slices::SliceRates;
-use crate::text::{dash, decimal, grouped, percent, whole};
+use crate::text::{cells, dash, decimal, grouped, percent, table, whole};
 
 counters! {
     /// Counters of operations of all kinds.
@@ -335,15 +335,13 @@ impl Setup {
 
 impl RunResult {
     fn write_machines(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "\n  {:<16} {:>16} {:>16}", "machine", "ops", "ops/s")?;
-        let mut line = |name: &str, ops: u64, rate: Option<f64>| {
-            let (ops, rate) = (grouped(ops), rate.map_or_else(dash, whole));
-            writeln!(out, "  {name:<16} {ops:>16} {rate:>16}")
-        };
-        for machine in &self.machines {
-            line(&machine.machine, machine.ops, machine.ops_per_s)?;
+        let mut lines = vec![cells!["machine", "ops", "ops/s"]];
+        let machines = self.machines.iter();
+        let machines = machines.map(|it| (it.machine.as_str(), it.ops, it.ops_per_s));
+        for (name, ops, rate) in machines.chain([("total", self.ops, self.ops_per_s)]) {
+            lines.push(cells![name, grouped(ops), rate.map_or_else(dash, whole)]);
         }
-        line("total", self.ops, self.ops_per_s)
+        write!(out, "\n{}", table(&lines, [16, 15]))
     }
 
     fn write_facts(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
