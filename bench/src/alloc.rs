@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use farm_core::alloc::{
-    AllocError, BlockAllocator, BlockConfig, Fragmentation, Reserved, SizeClass, Slab,
-    choose_region_id, class_for_payload, fragmentation,
+    AllocError, BlockAllocator, BlockConfig, ClassFragmentation, Fragmentation, Reserved,
+    SizeClass, Slab, choose_region_id, class_for_payload, fragmentation,
 };
 use farm_core::ids::{MachineId, RegionId, WorkerId};
 use farm_core::mem::{Mapping, Memory};
@@ -23,7 +23,7 @@ use rand_xoshiro::rand_core::SeedableRng;
 use serde::Serialize;
 
 use crate::report::{Figure, Measured};
-use crate::text::{cells, table};
+use crate::text::{cells, headings, table};
 
 /// Number of objects between two readings of the clock.
 pub const BATCH: usize = 4096;
@@ -346,69 +346,17 @@ impl Measured for AllocReport {
 /// Formats the waste of each class, the waste of all classes together, and the times.
 impl fmt::Display for AllocReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let loss = &self.fragmentation;
-        let mut classes = vec![cells![
-            "class",
-            "object",
-            "data up to",
-            "waste mean",
-            "most",
-            "versions",
-            "run",
-            "objects",
-            "tail"
-        ]];
-        classes.extend(loss.classes.iter().map(|it| {
-            cells![
-                it.class.get(),
-                it.object_bytes,
-                it.payload_capacity,
-                percent(it.mean_waste),
-                percent(it.max_waste),
-                percent(it.versions_share),
-                it.run_blocks,
-                it.objects_per_run,
-                percent(it.tail_waste)
-            ]
-        }));
-        let block_table = format!("block table, {} bytes of each region", loss.table_bytes);
-        let shares = [
-            ("waste inside objects, data of every size", loss.mean_waste),
-            ("  most, above 1.75 KiB", loss.max_waste),
-            ("  mean, up to 1.75 KiB", loss.mean_waste_small),
-            ("after the last object of a run, mean", loss.mean_tail_waste),
-            ("  most", loss.max_tail_waste),
-            (&block_table, loss.table_share),
-        ];
-        let shares = shares.map(|(what, share)| cells![what, percent(share)]);
-        let mut timings = vec![cells![
-            "ns per object",
-            "live",
-            "fill",
-            "replace",
-            "replace near",
-            "in block",
-            "drain"
-        ]];
-        timings.extend(self.timings.iter().map(|it| {
-            let ns = |ns: f64| format!("{ns:.1}");
-            cells![
-                format!("{} bytes", it.payload_bytes),
-                it.objects,
-                ns(it.fill_ns),
-                ns(it.replace_ns),
-                ns(it.replace_near_ns),
-                percent(it.near_in_block),
-                ns(it.drain_ns)
-            ]
-        }));
-        writeln!(
-            out,
-            "{}\n{}\n{}",
-            table(&classes, [0; 2]),
-            table(&shares, [0; 2]),
-            table(&timings, [0; 2])
-        )?;
+        let mut classes = vec![headings(
+            "class|object|data up to|waste mean|most|versions|run|objects|tail",
+        )];
+        classes.extend(self.fragmentation.classes.iter().map(line_of_class));
+        let mut timings = vec![headings(
+            "ns per object|live|fill|replace|replace near|in block|drain",
+        )];
+        timings.extend(self.timings.iter().map(line_of_timing));
+        for lines in [classes, self.shares(), timings] {
+            writeln!(out, "{}", table(&lines, [0; 2]))?;
+        }
         let mixed = &self.mixed;
         write!(
             out,
@@ -420,6 +368,51 @@ impl fmt::Display for AllocReport {
             percent(mixed.external_fragmentation),
         )
     }
+}
+
+impl AllocReport {
+    fn shares(&self) -> Vec<Vec<String>> {
+        let loss = &self.fragmentation;
+        let block_table = format!("block table, {} bytes of each region", loss.table_bytes);
+        let shares = [
+            ("waste inside objects, data of every size", loss.mean_waste),
+            ("  most, above 1.75 KiB", loss.max_waste),
+            ("  mean, up to 1.75 KiB", loss.mean_waste_small),
+            ("after the last object of a run, mean", loss.mean_tail_waste),
+            ("  most", loss.max_tail_waste),
+            (&block_table, loss.table_share),
+        ];
+        shares
+            .map(|(what, share)| cells![what, percent(share)])
+            .into()
+    }
+}
+
+fn line_of_class(it: &ClassFragmentation) -> Vec<String> {
+    cells![
+        it.class.get(),
+        it.object_bytes,
+        it.payload_capacity,
+        percent(it.mean_waste),
+        percent(it.max_waste),
+        percent(it.versions_share),
+        it.run_blocks,
+        it.objects_per_run,
+        percent(it.tail_waste)
+    ]
+}
+
+fn line_of_timing(it: &AllocTiming) -> Vec<String> {
+    let ns = |ns: f64| format!("{ns:.1}");
+    cells![
+        format!("{} bytes", it.payload_bytes),
+        it.objects,
+        ns(it.fill_ns),
+        ns(it.replace_ns),
+        ns(it.replace_near_ns),
+        percent(it.near_in_block),
+        ns(it.drain_ns)
+    ]
 }
 
 fn percent(share: f64) -> String {

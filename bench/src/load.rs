@@ -38,8 +38,8 @@ struct Loader<N> {
     done: Done,
 }
 
-/// Inserts pairs, `in_flight` at a time, and counts them in `progress`. Calls `done` on the worker's thread when all are
-/// inserted, or after the first failure. Each inserted pair is an executed operation of the result.
+/// Inserts pairs, `in_flight` at a time, and counts them in `progress`. Calls `done` on the worker's thread when all
+/// are inserted, or after the first failure. Each inserted pair is an executed operation of the result.
 pub fn load<N: Name>(
     worker: &mut Worker,
     pairs: Pairs<N>,

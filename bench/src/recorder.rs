@@ -84,8 +84,8 @@ pub enum RecorderError {
     },
 }
 
-/// Counts and latencies of one worker, or of several merged workers. The methods panic if a kind is not below the number
-/// of kinds.
+/// Counts and latencies of one worker, or of several merged workers. The methods panic if a kind is not below the
+/// number of kinds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "C: Serialize + DeserializeOwned")]
 pub struct Recorder<C = ()> {

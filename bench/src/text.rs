@@ -53,6 +53,11 @@ pub(crate) fn significant(number: f64) -> String {
     format!("{number:.digits$}")
 }
 
+/// Returns the first line of a table from the headings of its columns, divided by `|`.
+pub(crate) fn headings(columns: &str) -> Vec<String> {
+    columns.split('|').map(str::to_owned).collect()
+}
+
 /// Creates a line of a table from values that implement `Display`.
 macro_rules! cells {
     ($($cell:expr),+) => { vec![$($cell.to_string()),+] };

@@ -5,7 +5,7 @@ use std::fmt;
 use super::CommitReport;
 use crate::micro::Latency;
 use crate::report::{Figure, Measured};
-use crate::text::{cells, micros, significant, table};
+use crate::text::{cells, headings, micros, significant, table};
 
 impl fmt::Display for CommitReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -16,21 +16,13 @@ impl fmt::Display for CommitReport {
              common; \"shared\": all transactions have the same objects, and are retried until they commit, with \
              the waits of the conflict avoidance"
         )?;
-        let mut lines = vec![cells![
-            "machines",
-            "objects",
-            "coordinators",
-            "in flight",
-            "commits/s",
-            "transaction µs p50 / p99",
-            "commit µs p50 / p99",
-            "aborts locked / changed / timed out",
-            "reads",
-            "records",
-            "messages"
-        ]];
+        let mut lines = vec![headings(
+            "machines|objects|coordinators|in flight|commits/s|transaction µs p50 / p99|commit µs p50 / p99|\
+             aborts locked / changed / timed out|reads|records|messages",
+        )];
         lines.extend(self.rows.iter().map(|row| {
             let kind = &row.kind;
+            let whose = if kind.hot { "shared" } else { "own" };
             let latency = |it: Latency| format!("{} / {}", micros(it.p50_ns), micros(it.p99_ns));
             let aborts = [
                 row.locked_per_commit,
@@ -39,11 +31,7 @@ impl fmt::Display for CommitReport {
             ];
             cells![
                 kind.machines,
-                format!(
-                    "{} {}",
-                    kind.objects,
-                    if kind.hot { "shared" } else { "own" }
-                ),
+                format!("{} {whose}", kind.objects),
                 kind.coordinators,
                 kind.in_flight,
                 format!("{:.0}", row.commits.per_s),

@@ -17,7 +17,7 @@ use crate::recorder::{LatencyUs, Outcome, Recorder, RecorderError};
 use crate::report::{self, Figure, Measured, Merged, ratio, ratio_of_counts, write_latencies};
 use crate::slices::SliceRates;
 use crate::smallbank::Ledger;
-use crate::text::{cells, dash, decimal, grouped, percent, table, whole};
+use crate::text::{cells, dash, decimal, grouped, headings, percent, table, whole};
 
 /// The part of one machine in a run.
 pub type MachineReport = report::MachineReport<Ran>;
@@ -340,7 +340,7 @@ impl RunResult {
             let [executed, committed] = rates.map(|rate| rate.map_or_else(dash, whole));
             vec![name, executed, committed, grouped(count)]
         };
-        let mut lines = vec![cells!["worker", "executed/s", "committed/s", "committed"]];
+        let mut lines = vec![headings("worker|executed/s|committed/s|committed")];
         for machine in &self.machines {
             for (at, worker) in machine.workers.iter().enumerate() {
                 let name = format!("{}.{at}", machine.machine);
@@ -354,14 +354,9 @@ impl RunResult {
     }
 
     fn write_kinds(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let heading = cells![
-            "transaction",
-            "executed",
-            "committed",
-            "not found",
-            "declined"
-        ];
-        let mut lines = vec![heading];
+        let mut lines = vec![headings(
+            "transaction|executed|committed|not found|declined",
+        )];
         for kind in &self.kinds {
             let counts = [kind.executed, kind.committed, kind.not_found, kind.declined];
             let [executed, committed, not_found, declined] = counts.map(grouped);

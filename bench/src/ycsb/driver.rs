@@ -1,4 +1,4 @@
-//! The clients of a YCSB workload on one worker: they run its operations. The records that the worker loads before.
+//! The clients of a YCSB workload on one worker, which run its operations, and the records that it loads before.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -42,7 +42,7 @@ use crate::counters::{Costs, Counters as _, counters};
 use crate::recorder::{LatencyUs, RecorderError};
 use crate::report::{self, Figure, Measured, Merged, ratio, ratio_of_counts, write_latencies};
 use crate::slices::SliceRates;
-use crate::text::{cells, dash, decimal, grouped, percent, table, whole};
+use crate::text::{cells, dash, decimal, grouped, headings, percent, table, whole};
 
 counters! {
     /// Counters of operations of all kinds.
@@ -335,7 +335,7 @@ impl Setup {
 
 impl RunResult {
     fn write_machines(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut lines = vec![cells!["machine", "ops", "ops/s"]];
+        let mut lines = vec![headings("machine|ops|ops/s")];
         let machines = self.machines.iter();
         let machines = machines.map(|it| (it.machine.as_str(), it.ops, it.ops_per_s));
         for (name, ops, rate) in machines.chain([("total", self.ops, self.ops_per_s)]) {
