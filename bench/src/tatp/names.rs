@@ -9,11 +9,7 @@
 //!  └─────────────────────────────────────────────────────────────┘
 //! ```
 
-use std::fmt;
-
-use bytemuck::{Pod, Zeroable};
-
-use super::row::{AccessInfo, CallForwarding, IndexEntry, SpecialFacility, Subscriber};
+use super::row::{AccessInfo, CallForwarding, IndexEntry, SpecialFacility, SubNbr, Subscriber};
 use crate::oltp::{RowName, Table};
 
 /// SUBSCRIBER, by `s_id`.
@@ -51,7 +47,7 @@ pub const fn subscriber(s_id: u32) -> RowName {
 pub const fn index_entry(sub_nbr: SubNbr) -> RowName {
     RowName {
         table: SUB_NBR_INDEX,
-        key: sub_nbr.0,
+        key: sub_nbr.packed(),
     }
 }
 
@@ -88,40 +84,6 @@ pub fn all(s_id: u32) -> impl Iterator<Item = RowName> {
     rows.chain(facilities).chain(forwardings)
 }
 
-/// The number of a subscriber: `s_id` in 15 decimal digits, 4 bits each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
-#[repr(transparent)]
-pub struct SubNbr(u64);
-
-impl SubNbr {
-    /// Number of digits.
-    pub const DIGITS: u32 = 15;
-
-    /// Returns the number of a subscriber.
-    pub const fn of(s_id: u32) -> Self {
-        let (mut rest, mut packed, mut digit) = (s_id as u64, 0, 0);
-        while digit < Self::DIGITS {
-            packed |= (rest % 10) << (4 * digit);
-            rest /= 10;
-            digit += 1;
-        }
-        Self(packed)
-    }
-
-    /// Returns whether these are 15 decimal digits.
-    pub(crate) fn is_decimal(self) -> bool {
-        let decimal = (0..Self::DIGITS).all(|digit| self.0 >> (4 * digit) & 0xF <= 9);
-        decimal && self.0 >> (4 * Self::DIGITS) == 0
-    }
-}
-
-impl fmt::Display for SubNbr {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A decimal digit looks the same in hexadecimal.
-        write!(out, "{:015x}", self.0)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,16 +97,5 @@ mod tests {
         let mut keys = TABLES.map(|table| RowName { table, key: 1 }.table_key());
         keys.sort_unstable();
         assert!(keys.windows(2).all(|pair| pair[0] != pair[1]));
-    }
-
-    #[test]
-    fn numbers_are_fifteen_decimal_digits() {
-        for s_id in [0, 1, 9, 10, 99_999, 4_294_967_295] {
-            let number = SubNbr::of(s_id);
-            assert_eq!(number.to_string(), format!("{s_id:015}"));
-            assert!(number.is_decimal());
-        }
-        assert!(!SubNbr(0xA).is_decimal());
-        assert!(!SubNbr(1 << 60).is_decimal());
     }
 }

@@ -6,9 +6,10 @@
 use rand::{Rng, RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::names::{self, START_TIMES, SubNbr};
+use super::names::{self, START_TIMES};
 use super::row::{
-    AccessInfo, BITS, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, Subscriber,
+    AccessInfo, BITS, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, SubNbr,
+    Subscriber,
 };
 use crate::oltp::{Row, RowBytes, RowName, Table};
 

@@ -13,9 +13,10 @@
 //! CALL_FORW.   │ end_time │ numberx  │
 //! ```
 
+use std::fmt;
+
 use bytemuck::{Pod, Zeroable};
 
-use super::names::SubNbr;
 use crate::oltp::{BadRow, Row};
 
 /// Bits of a subscriber: `bit_1` to `bit_10`.
@@ -23,6 +24,45 @@ pub const BITS: u16 = (1 << 10) - 1;
 
 /// Number of digits of the number to which calls are forwarded.
 pub const NUMBERX_DIGITS: usize = 15;
+
+/// The number of a subscriber: `s_id` in 15 decimal digits, 4 bits each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct SubNbr(u64);
+
+impl SubNbr {
+    /// Number of digits.
+    pub const DIGITS: u32 = 15;
+
+    /// Returns the number of a subscriber.
+    pub const fn of(s_id: u32) -> Self {
+        let (mut rest, mut packed, mut digit) = (s_id as u64, 0, 0);
+        while digit < Self::DIGITS {
+            packed |= (rest % 10) << (4 * digit);
+            rest /= 10;
+            digit += 1;
+        }
+        Self(packed)
+    }
+
+    /// Returns the packed digits.
+    pub const fn packed(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether these are 15 decimal digits.
+    fn is_decimal(self) -> bool {
+        let decimal = (0..Self::DIGITS).all(|digit| self.0 >> (4 * digit) & 0xF <= 9);
+        decimal && self.0 >> (4 * Self::DIGITS) == 0
+    }
+}
+
+impl fmt::Display for SubNbr {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A decimal digit looks the same in hexadecimal.
+        write!(out, "{:015x}", self.0)
+    }
+}
 
 /// A row of SUBSCRIBER.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
@@ -153,4 +193,20 @@ fn check(holds: bool, field: &'static str, wanted: &'static str) -> Result<(), B
 
 fn are_letters(bytes: &[u8]) -> bool {
     bytes.iter().all(u8::is_ascii_uppercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_fifteen_decimal_digits() {
+        for s_id in [0, 1, 9, 10, 99_999, 4_294_967_295] {
+            let number = SubNbr::of(s_id);
+            assert_eq!(number.to_string(), format!("{s_id:015}"));
+            assert!(number.is_decimal());
+        }
+        assert!(!SubNbr(0xA).is_decimal());
+        assert!(!SubNbr(1 << 60).is_decimal());
+    }
 }

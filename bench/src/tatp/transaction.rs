@@ -13,9 +13,9 @@
 //! All rows are requested at once, except that the index is read first. So GET_NEW_DESTINATION reads the facility and
 //! its call forwardings in one round trip, even if the facility is not active. FaRM'15 counts its rows in the same way.
 
-use super::names::{self, START_TIMES, SubNbr};
+use super::names::{self, START_TIMES};
 use super::row::{
-    AccessInfo, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, Subscriber,
+    AccessInfo, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, SubNbr, Subscriber,
 };
 use crate::oltp::{
     Decision, Names, Outcome, Row, RowName, Step, StepError, Write, decode, present, transactions,
