@@ -9,9 +9,10 @@
 use std::fmt;
 use std::time::Instant;
 
+use anyhow::{Context, Result};
 use farm_core::alloc::{
-    AllocError, BlockAllocator, BlockConfig, ClassFragmentation, Fragmentation, ReleaseError,
-    Reserved, SizeClass, Slab, TooLarge, choose_region_id, class_for_payload, fragmentation,
+    AllocError, BlockAllocator, BlockConfig, ClassFragmentation, Fragmentation, Reserved,
+    SizeClass, Slab, choose_region_id, class_for_payload, fragmentation,
 };
 use farm_core::ids::{MachineId, RegionId, WorkerId};
 use farm_core::mem::{Mapping, Memory};
@@ -22,6 +23,7 @@ use rand_xoshiro::rand_core::SeedableRng;
 use serde::Serialize;
 
 use crate::report::{Figure, Measured};
+use crate::text::{cells, headings, table};
 
 /// Number of objects between two readings of the clock.
 pub const BATCH: usize = 4096;
@@ -58,32 +60,6 @@ impl Default for AllocOptions {
             seed: 1,
         }
     }
-}
-
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-pub enum AllocBenchError {
-    /// The sizes of blocks and regions are not possible.
-    #[error(
-        "blocks of {block_bytes} bytes are not possible in regions of {region_bytes} bytes: a block must be a power \
-         of two of at least 4 KiB; a region must have room for its block table and a block, and must not exceed the \
-         maximum region size"
-    )]
-    Sizes {
-        /// Bytes in a block.
-        block_bytes: usize,
-        /// Bytes in a region.
-        region_bytes: usize,
-    },
-    /// Memory ran out.
-    #[error(transparent)]
-    Alloc(#[from] AllocError),
-    /// The data is too large for an object.
-    #[error(transparent)]
-    TooLarge(#[from] TooLarge),
-    /// The slab allocator did not release an object that it had reserved: a bug.
-    #[error(transparent)]
-    Release(#[from] ReleaseError),
 }
 
 /// Times for objects of one size, in nanoseconds per object. Except for `fill_ns`, each is that of the median batch.
@@ -143,16 +119,19 @@ pub struct AllocReport {
 /// Computes the waste and measures the times.
 ///
 /// # Errors
-/// [`AllocBenchError`], for impossible sizes or when memory runs out.
-pub fn run(options: &AllocOptions) -> Result<AllocReport, AllocBenchError> {
+/// If the sizes are impossible, or memory runs out.
+pub fn run(options: &AllocOptions) -> Result<AllocReport> {
     let &AllocOptions {
         block_bytes,
         region_bytes,
         ..
     } = options;
-    let fragmentation = fragmentation(block_bytes, region_bytes).ok_or(AllocBenchError::Sizes {
-        block_bytes,
-        region_bytes,
+    let fragmentation = fragmentation(block_bytes, region_bytes).with_context(|| {
+        format!(
+            "blocks of {block_bytes} bytes are not possible in regions of {region_bytes} bytes: a block must be a \
+             power of two of at least 4 KiB; a region must have room for its block table and a block, and must not \
+             exceed the maximum region size"
+        )
     })?;
     let timings = options
         .payloads
@@ -212,10 +191,7 @@ impl Machine {
     }
 }
 
-fn measure_size(
-    options: &AllocOptions,
-    payload_bytes: usize,
-) -> Result<AllocTiming, AllocBenchError> {
+fn measure_size(options: &AllocOptions, payload_bytes: usize) -> Result<AllocTiming> {
     let class = class_for_payload(payload_bytes)?;
     let objects = options
         .objects
@@ -271,7 +247,7 @@ fn share_in_block(
     options: &AllocOptions,
     class: SizeClass,
     live: &mut [Reserved],
-) -> Result<f64, AllocBenchError> {
+) -> Result<f64> {
     let count = (live.len() / 16).max(1);
     for reserved in &live[..count] {
         machine.slab.release(reserved.address)?;
@@ -294,7 +270,7 @@ fn share_in_block(
 }
 
 /// Measures objects with 1 byte to 16 KiB of data (at most half a block), a fifth of the configured number of objects.
-fn measure_mixed(options: &AllocOptions) -> Result<MixedSizes, AllocBenchError> {
+fn measure_mixed(options: &AllocOptions) -> Result<MixedSizes> {
     let most_payload_bytes = (16 << 10).min(options.block_bytes / 2);
     let objects = (options.objects / 5).max(1);
     let mut machine = Machine::new(options);
@@ -340,10 +316,7 @@ fn measure_mixed(options: &AllocOptions) -> Result<MixedSizes, AllocBenchError> 
 }
 
 /// Returns the nanoseconds that `each` takes per item in the median batch.
-fn median_ns<T>(
-    items: &[T],
-    mut each: impl FnMut(&T) -> Result<(), AllocBenchError>,
-) -> Result<f64, AllocBenchError> {
+fn median_ns<T>(items: &[T], mut each: impl FnMut(&T) -> Result<()>) -> Result<f64> {
     let mut batches = Vec::with_capacity(items.len().div_ceil(BATCH));
     for batch in items.chunks(BATCH) {
         let start = Instant::now();
@@ -376,82 +349,78 @@ impl Measured for AllocReport {
 
 /// Formats the waste of each class, the waste of all classes together, and the times.
 impl fmt::Display for AllocReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "class    object      data up to   waste mean   most  versions   run  objects   tail"
-        )?;
-        for class in &self.fragmentation.classes {
-            write_class(f, class)?;
-        }
-        writeln!(f)?;
-        let loss = &self.fragmentation;
-        for (what, share) in [
-            ("waste inside objects, data of every size:", loss.mean_waste),
-            ("  most, above 1.75 KiB:", loss.max_waste),
-            ("  mean, up to 1.75 KiB:", loss.mean_waste_small),
-            (
-                "after the last object of a run, mean:",
-                loss.mean_tail_waste,
-            ),
-            ("  most:", loss.max_tail_waste),
-        ] {
-            writeln!(f, "{what:<43}{}", percent(share))?;
-        }
-        writeln!(
-            f,
-            "block table: {} bytes of each region, or   {}",
-            loss.table_bytes,
-            percent(loss.table_share)
-        )?;
-        writeln!(
-            f,
-            "\nns per object     live     fill   replace   replace near (in block)   drain"
-        )?;
-        for timing in &self.timings {
-            writeln!(
-                f,
-                "{:>7} bytes  {:>7}  {:>7.1}   {:>7.1}        {:>7.1} ({:>6})   {:>6.1}",
-                timing.payload_bytes,
-                timing.objects,
-                timing.fill_ns,
-                timing.replace_ns,
-                timing.replace_near_ns,
-                percent(timing.near_in_block).trim(),
-                timing.drain_ns,
-            )?;
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut classes = vec![headings(
+            "class|object|data up to|waste mean|most|versions|run|objects|tail",
+        )];
+        classes.extend(self.fragmentation.classes.iter().map(line_of_class));
+        let mut timings = vec![headings(
+            "ns per object|live|fill|replace|replace near|in block|drain",
+        )];
+        timings.extend(self.timings.iter().map(line_of_timing));
+        for lines in [classes, self.shares(), timings] {
+            writeln!(out, "{}", table(&lines, [0; 2]))?;
         }
         let mixed = &self.mixed;
         write!(
-            f,
-            "{} objects of 1 to {} bytes: replace {:.1} ns, {} lost inside objects, {} of blocks free",
+            out,
+            "  {} objects of 1 to {} bytes: replace {:.1} ns, {} lost inside objects, {} of blocks free",
             mixed.objects,
             mixed.most_payload_bytes,
             mixed.replace_ns,
-            percent(mixed.internal_fragmentation).trim(),
-            percent(mixed.external_fragmentation).trim(),
+            percent(mixed.internal_fragmentation),
+            percent(mixed.external_fragmentation),
         )
     }
 }
 
-fn write_class(f: &mut fmt::Formatter<'_>, class: &ClassFragmentation) -> fmt::Result {
-    writeln!(
-        f,
-        "{:>5}  {:>8}  {:>14}       {} {}   {}   {:>3}  {:>7} {}",
-        class.class.get(),
-        class.object_bytes,
-        class.payload_capacity,
-        percent(class.mean_waste),
-        percent(class.max_waste),
-        percent(class.versions_share),
-        class.run_blocks,
-        class.objects_per_run,
-        percent(class.tail_waste),
-    )
+impl AllocReport {
+    fn shares(&self) -> Vec<Vec<String>> {
+        let loss = &self.fragmentation;
+        let block_table = format!("block table, {} bytes of each region", loss.table_bytes);
+        let shares = [
+            ("waste inside objects, data of every size", loss.mean_waste),
+            ("  most, above 1.75 KiB", loss.max_waste),
+            ("  mean, up to 1.75 KiB", loss.mean_waste_small),
+            ("after the last object of a run, mean", loss.mean_tail_waste),
+            ("  most", loss.max_tail_waste),
+            (&block_table, loss.table_share),
+        ];
+        shares
+            .map(|(what, share)| cells![what, percent(share)])
+            .into()
+    }
+}
+
+fn line_of_class(it: &ClassFragmentation) -> Vec<String> {
+    cells![
+        it.class.get(),
+        it.object_bytes,
+        it.payload_capacity,
+        percent(it.mean_waste),
+        percent(it.max_waste),
+        percent(it.versions_share),
+        it.run_blocks,
+        it.objects_per_run,
+        percent(it.tail_waste)
+    ]
+}
+
+fn line_of_timing(it: &AllocTiming) -> Vec<String> {
+    let ns = |ns: f64| format!("{ns:.1}");
+    cells![
+        format!("{} bytes", it.payload_bytes),
+        it.objects,
+        ns(it.fill_ns),
+        ns(it.replace_ns),
+        ns(it.replace_near_ns),
+        percent(it.near_in_block),
+        ns(it.drain_ns)
+    ]
 }
 
 fn percent(share: f64) -> String {
-    format!("{:>5.2}%", share * 100.0)
+    format!("{:.2}%", share * 100.0)
 }
 
 #[cfg(test)]

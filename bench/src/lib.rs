@@ -9,12 +9,14 @@
 //! * [`alloc`]: the memory that the allocator wastes and the time that it takes.
 //! * [`micro`]: micro-benchmarks of memory, rings and fabrics.
 //! * [`closed_loop`]: keeps the operations of clients in flight on a worker, and [`recorder`] counts and times them.
+//!   [`load`]: such a loop that inserts pairs.
 //! * [`report`]: results of a run, as a table and as JSON. [`slices`]: its throughput over time.
 
 pub mod alloc;
 pub mod closed_loop;
 pub mod commits;
 pub mod counters;
+pub mod load;
 pub mod lookups;
 pub mod micro;
 pub mod oltp;

@@ -10,23 +10,25 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
+use anyhow::{Context, Result, bail};
 use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::mem::Memory;
-use farm_core::worker::{Cont, Worker};
-use farm_kv::shard::Changed;
-use farm_kv::{Change, GetCont, Key, KvError, TableId, TableSpec};
+use farm_core::worker::Worker;
+use farm_kv::layout::Layout;
+use farm_kv::{GetCont, Key, KvError, TableId, TableSpec};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
 
 use crate::closed_loop::{self, Clients, ClosedLoop, Ran, start_untimed};
 use crate::counters::{Costs, Counters as _, counters};
+use crate::load::{self, Pairs};
 use crate::recorder::Outcome;
 
 /// Number of workers of the machine that owns the data.
-const OWNERS: u16 = 7;
+const OWNERS: u32 = 7;
 /// Text of the panic if a lookup begins before the table is open.
 const OPEN: &str = "lookups begin only after every worker has opened the table";
 
@@ -70,7 +72,7 @@ pub struct LookupRate {
     pub load_pairs_per_s: f64,
 }
 
-/// A loaded cluster of two machines in this process.
+/// A loaded cluster of two machines in this process. Its methods fail if a machine or a worker fails.
 pub struct LookupBench {
     machines: Vec<Machine>,
     table: TableId,
@@ -80,31 +82,11 @@ pub struct LookupBench {
     load_pairs_per_s: f64,
 }
 
-/// Why the measurement failed.
-#[derive(Debug, thiserror::Error)]
-pub enum LookupBenchError {
-    /// A machine failed.
-    #[error(transparent)]
-    Machine(#[from] farm_core::machine::MachineError),
-    /// The table could not be opened.
-    #[error(transparent)]
-    Open(#[from] farm_kv::blocking::BlockingError),
-    /// An operation on the table failed.
-    #[error(transparent)]
-    Table(#[from] KvError),
-    /// An insert or a lookup failed.
-    #[error("{0}")]
-    Failed(String),
-    /// A worker ended without a result.
-    #[error("a worker of the benchmark ended before it sent its result")]
-    NoAnswer,
-}
-
 /// Changes the configuration to two machines, with memory for shards of `options.bytes` bytes on the second machine.
 pub fn configure(config: &mut Config, options: &LookupOptions) {
     config.resize_machines(2);
     config.set_workers(1);
-    config.machines[1].workers = OWNERS;
+    config.machines[1].workers = OWNERS as u16;
     for machine in &mut config.machines {
         machine.cores = vec![];
     }
@@ -116,33 +98,33 @@ pub fn configure(config: &mut Config, options: &LookupOptions) {
     config.rings.ring_bytes = 1 << 20;
 }
 
-fn table(options: &LookupOptions, config: &Config) -> Result<TableSpec, KvError> {
-    let layout = farm_kv::layout::Layout::new(options.neighbourhood, options.value_bytes)?;
+fn table(options: &LookupOptions, config: &Config) -> Result<TableSpec> {
+    let layout = Layout::new(options.neighbourhood, options.value_bytes)?;
     let region = config.memory.region_bytes - 2 * config.memory.block_bytes;
-    let mut shards = u32::from(OWNERS) + 1;
-    loop {
-        let own = u64::from(shards / (u32::from(OWNERS) + 1) * u32::from(OWNERS));
-        let buckets = options.bytes.div_ceil(own * layout.bucket_bytes() as u64);
-        if (buckets + 1) * layout.bucket_bytes() as u64 <= region {
-            let (neighbourhood, value_bytes) = (options.neighbourhood, options.value_bytes);
-            return Ok(TableSpec {
-                id: 1,
-                neighbourhood,
-                value_bytes,
-                shards,
-                buckets: buckets as u32,
-            });
-        }
-        shards += u32::from(OWNERS) + 1;
+    let mut spec = TableSpec {
+        id: 1,
+        neighbourhood: options.neighbourhood,
+        value_bytes: options.value_bytes,
+        shards: 0,
+        buckets: u32::MAX,
+    };
+    let bucket_bytes = layout.bucket_bytes() as u64;
+    while (u64::from(spec.buckets) + 1) * bucket_bytes > region {
+        spec.shards += OWNERS + 1;
+        let buckets = options.bytes.div_ceil(owned_shards(&spec) * bucket_bytes);
+        spec.buckets = u32::try_from(buckets).unwrap_or(u32::MAX);
     }
+    Ok(spec)
+}
+
+/// Returns the number of shards of machine 2.
+fn owned_shards(spec: &TableSpec) -> u64 {
+    u64::from(spec.shards / (OWNERS + 1) * OWNERS)
 }
 
 impl LookupBench {
     /// Starts the machines and loads the shards of machine 2 to 90 % occupancy.
-    ///
-    /// # Errors
-    /// [`LookupBenchError`].
-    pub fn start(config: &Config, options: &LookupOptions) -> Result<Self, LookupBenchError> {
+    pub fn start(config: &Config, options: &LookupOptions) -> Result<Self> {
         let spec = table(options, config)?;
         let attach: Attach = Arc::new(|worker: &mut Worker| {
             farm_txn::attach(worker);
@@ -164,23 +146,21 @@ impl LookupBench {
 
     /// Loads the shards of machine 2: each of its workers inserts the keys of its own shards, in the order of their
     /// numbers.
-    fn load(&mut self) -> Result<(), LookupBenchError> {
+    fn load(&mut self) -> Result<()> {
         let (send, done) = channel();
         for worker in 0..self.machines[1].workers() {
-            let loader = Loader {
-                table: self.table,
-                numbers: 0..self.records(),
-                value: vec![7; self.options.value_bytes],
-                done: send.clone(),
-            };
+            let keys = own_keys(self.table, 0..self.records(), self.options.value_bytes);
+            let send = send.clone();
+            // Sending fails if the benchmark has failed and dropped the receiver.
+            let done = Box::new(move |ran| _ = send.send(ran));
             self.machines[1].submit(worker, move |worker| {
-                start_untimed(worker, loader, 1, None);
+                load::load(worker, keys, 1, Arc::default(), done);
             })?;
         }
         drop(send);
         for _ in 0..self.machines[1].workers() {
             let ran = answer(&done)?;
-            let pairs = ran.recorder.total(Outcome::Committed);
+            let pairs = ran.recorder.executed();
             self.pairs += pairs;
             self.load_pairs_per_s += pairs as f64 / ran.duration_s;
         }
@@ -193,10 +173,7 @@ impl LookupBench {
     }
 
     /// Returns the memory of the shards that are read, on which the raw limit is to be measured.
-    ///
-    /// # Errors
-    /// [`LookupBenchError`].
-    pub fn memory(&self) -> Result<Vec<Memory>, LookupBenchError> {
+    pub fn memory(&self) -> Result<Vec<Memory>> {
         let owner = &self.machines[1];
         let mut windows = Vec::new();
         for index in 0..owner.workers() {
@@ -209,7 +186,7 @@ impl LookupBench {
                 let (memory, _) = owner
                     .store()
                     .region(first.region())
-                    .ok_or(LookupBenchError::NoAnswer)?;
+                    .context("the owner of a shard has no such region")?;
                 windows.push(memory.window(first.offset() as usize, bytes as usize));
             }
         }
@@ -217,11 +194,13 @@ impl LookupBench {
     }
 
     /// Measures with `in_flight` lookups in flight: of loaded keys if `present`, otherwise of absent keys.
-    ///
-    /// # Errors
-    /// [`LookupBenchError`].
-    pub fn measure(&self, in_flight: usize, present: bool) -> Result<LookupRate, LookupBenchError> {
-        let layout = farm_kv::layout::Layout::new(self.spec.neighbourhood, self.spec.value_bytes)?;
+    pub fn measure(&self, in_flight: usize, present: bool) -> Result<LookupRate> {
+        let TableSpec {
+            neighbourhood,
+            value_bytes,
+            ..
+        } = self.spec;
+        let bucket_bytes = Layout::new(neighbourhood, value_bytes)?.bucket_bytes();
         let mut rates = Vec::new();
         let mut sum = LookupCosts::default();
         let (duration, records) = (self.options.duration, self.records());
@@ -250,11 +229,9 @@ impl LookupBench {
             reads_per_lookup: sum.reads as f64 / sum.lookups as f64,
             in_flight,
             pairs: self.pairs,
-            bytes: u64::from(self.spec.shards / (u32::from(OWNERS) + 1) * u32::from(OWNERS))
-                * u64::from(self.spec.buckets)
-                * layout.bucket_bytes() as u64,
-            bytes_per_read: 2 * layout.bucket_bytes(),
-            bucket_bytes: layout.bucket_bytes(),
+            bytes: owned_shards(&self.spec) * u64::from(self.spec.buckets) * bucket_bytes as u64,
+            bytes_per_read: 2 * bucket_bytes,
+            bucket_bytes,
             load_pairs_per_s: self.load_pairs_per_s,
         })
     }
@@ -274,54 +251,27 @@ fn owner(worker: &mut Worker, table: TableId, key: &Key) -> Result<WorkerRef, Kv
 }
 
 /// Waits for the result of a worker's clients.
-fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>, LookupBenchError> {
-    let mut ran = done.recv().map_err(|_| LookupBenchError::NoAnswer)?;
-    let failure = ran.failure.take();
-    failure.map_or(Ok(ran), |why| Err(LookupBenchError::Failed(why)))
-}
-
-/// Inserts the keys of a worker's own shards.
-struct Loader {
-    table: TableId,
-    numbers: Range<u64>,
-    value: Vec<u8>,
-    done: Sender<Ran>,
-}
-
-impl Clients for Loader {
-    type Operation = Key;
-    type Costs = ();
-
-    fn draw(&mut self, worker: &mut Worker) -> Option<Key> {
-        let (me, table) = (worker.me(), self.table);
-        let mut keys = self.numbers.by_ref().map(key_of);
-        keys.find(|key| owner(worker, table, key) == Ok(me))
-    }
-
-    fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
-        let key = *own.operation(seat);
-        let Loader { table, value, .. } = &own.clients;
-        let (change, cont) = (Change::Insert(value), Cont::new(inserted, seat));
-        if let Err(error) = farm_kv::change(worker, *table, &key, change, cont) {
-            own.stop(seat, error.to_string());
-        }
-    }
-
-    fn end(self, _: &mut Worker, ran: Ran) {
-        // Fails if the benchmark has failed and dropped the receiver.
-        _ = self.done.send(ran);
+fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>> {
+    let ran = done.recv();
+    let mut ran = ran.context("a worker of the benchmark ended before it sent its result")?;
+    match ran.failure.take() {
+        Some(why) => bail!(why),
+        None => Ok(ran),
     }
 }
 
-fn inserted(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) {
-    closed_loop::resume(
-        worker,
-        |own: &mut ClosedLoop<Loader>, worker| match outcome {
-            Ok(Changed::Inserted) => own.finish(worker, seat, 0, Outcome::Committed),
-            Ok(_) => own.finish(worker, seat, 0, Outcome::Declined),
-            Err(error) => own.stop(seat, error.to_string()),
-        },
-    );
+/// Returns the keys of a worker's own shards, in the order of their numbers.
+fn own_keys(table: TableId, mut numbers: Range<u64>, value_bytes: usize) -> Pairs<u64> {
+    Pairs {
+        what: "key",
+        may_exist: false,
+        next: Box::new(move |worker, value| {
+            let me = worker.me();
+            let number = numbers.find(|number| owner(worker, table, &key_of(*number)) == Ok(me))?;
+            value.resize(value_bytes, 7);
+            Some((number, table, key_of(number)))
+        }),
+    }
 }
 
 counters! {
@@ -381,6 +331,7 @@ impl Clients for Asker {
     }
 
     fn end(self, _: &mut Worker, ran: Ran<LookupCosts>) {
+        // Fails if the benchmark has failed and dropped the receiver.
         _ = self.done.send(ran);
     }
 }

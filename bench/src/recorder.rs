@@ -29,8 +29,10 @@ macro_rules! kinds {
         }
 
         impl $name {
+            /// Names of all kinds in results, in the order of their indices.
+            pub const NAMES: &[&'static str] = &[$($text),+];
             /// All kinds, in the order of their indices.
-            pub const ALL: [Self; [$($text),+].len()] = [$(Self::$kind),+];
+            pub const ALL: [Self; Self::NAMES.len()] = [$(Self::$kind),+];
 
             /// Returns its index in [`Self::ALL`] and in a recorder.
             pub const fn index(self) -> usize {
@@ -39,9 +41,7 @@ macro_rules! kinds {
 
             /// Returns its name in results.
             pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$kind => $text,)+
-                }
+                Self::NAMES[self as usize]
             }
         }
 
@@ -84,7 +84,8 @@ pub enum RecorderError {
     },
 }
 
-/// Counts and latencies of one worker, or of several merged workers.
+/// Counts and latencies of one worker, or of several merged workers. The methods panic if a kind is not below the
+/// number of kinds.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(bound = "C: Serialize + DeserializeOwned")]
 pub struct Recorder<C = ()> {
@@ -145,9 +146,6 @@ impl<C: Counters> Recorder<C> {
     }
 
     /// Counts an executed operation, with its latency in nanoseconds if it was timed.
-    ///
-    /// # Panics
-    /// If there is no such kind.
     #[inline]
     pub fn finish(&mut self, kind: usize, outcome: Outcome, latency_ns: Option<u64>) {
         let of_kind = &mut self.kinds[kind];
@@ -193,9 +191,6 @@ impl<C: Counters> Recorder<C> {
     }
 
     /// Returns the number of operations of a kind with this outcome.
-    ///
-    /// # Panics
-    /// If there is no such kind.
     pub fn of(&self, kind: usize, outcome: Outcome) -> u64 {
         self.kinds[kind].executed[outcome as usize]
     }
@@ -207,9 +202,6 @@ impl<C: Counters> Recorder<C> {
     }
 
     /// Returns the number of executed operations of a kind, with any outcome.
-    ///
-    /// # Panics
-    /// If there is no such kind.
     pub fn executed_of(&self, kind: usize) -> u64 {
         self.kinds[kind].executed.iter().sum()
     }
@@ -221,17 +213,11 @@ impl<C: Counters> Recorder<C> {
     }
 
     /// Returns the latencies of a kind, in nanoseconds.
-    ///
-    /// # Panics
-    /// If there is no such kind.
     pub fn latency_ns(&self, kind: usize) -> &Histogram<u64> {
         &self.kinds[kind].latency_ns
     }
 
     /// Returns the latencies of a kind in microseconds, unless none was sampled.
-    ///
-    /// # Panics
-    /// If there is no such kind.
     pub fn latency_us(&self, kind: usize) -> Option<LatencyUs> {
         let histogram = self.latency_ns(kind);
         let at = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / 1000.0;
@@ -264,7 +250,7 @@ pub struct LatencyUs {
 }
 
 /// Returns an empty histogram. All histograms have the same bounds, so that they can be added up.
-fn histogram() -> Histogram<u64> {
+pub(crate) fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, MAX_LATENCY_NS, SIGNIFICANT_DIGITS)
         .expect("the constant bounds of the histogram are valid")
 }

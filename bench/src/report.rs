@@ -20,9 +20,9 @@ use crate::counters::Counters;
 use crate::recorder::{LatencyUs, Recorder, RecorderError};
 use crate::slices::Slices;
 
-pub use figures::{limit_figures, limit_rates};
+pub use figures::limit_figures;
 pub use header::{Header, SCHEMA_VERSION, Started};
-pub use repeats::{Figure, Measured, Repeated, SlicedRate, SpreadFigure, Uneven};
+pub use repeats::{Figure, Measured, Repeated, SpreadFigure, Uneven};
 
 /// The contents of a result file, of every command that measures.
 #[derive(Clone, Debug, PartialEq, Serialize)]

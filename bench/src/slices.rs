@@ -92,10 +92,17 @@ pub struct SliceRates {
     pub uneven: bool,
 }
 
+impl SliceRates {
+    /// Returns the throughput of the slowest and of the fastest slice.
+    pub(crate) fn range(&self) -> [f64; 2] {
+        [self.least, self.most]
+    }
+}
+
 impl fmt::Display for SliceRates {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { slice_s, per_s, .. } = self;
-        let [least, most] = [self.least, self.most].map(whole);
+        let [least, most] = self.range().map(whole);
         let uneven = if self.uneven { ": UNEVEN" } else { "" };
         write!(
             out,

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use farm_bench::closed_loop::Extent;
+use farm_bench::load;
 use farm_bench::oltp::attempt::{self, Stop, Trail};
 use farm_bench::oltp::audit::{self, Audit, AuditResult};
 use farm_bench::oltp::driver::{self, Ran, Run};
-use farm_bench::oltp::load::{self, Load};
 use farm_bench::oltp::report::{CheckResult, MachineReport, RunResult, Setup};
 use farm_bench::oltp::{Benchmark, Drawn, Outcome, Table};
 use farm_bench::tatp::Transaction;
@@ -104,15 +104,9 @@ impl Cluster {
         let progress = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&progress);
         let loaded = self.start_on_all(move |worker, number, answer| {
-            let load = Load {
-                items: benchmark.share(number, workers),
-                benchmark: benchmark.clone(),
-                seed: SEED,
-                in_flight: 16,
-                progress: Arc::clone(&counted),
-            };
+            let rows = benchmark.pairs(SEED, benchmark.share(number, workers));
             let done = Box::new(move |loaded| answer.send(loaded).unwrap());
-            load::load(worker, load, done);
+            load::load(worker, rows, 16, Arc::clone(&counted), done);
         });
         let mut rows = 0;
         for loaded in loaded {

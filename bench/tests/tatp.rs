@@ -56,7 +56,10 @@ fn the_population_has_the_specified_counts() {
         }
         access += one.access_info.iter().flatten().count();
         facilities += present.len();
-        active += present.iter().filter(|facility| facility.is_active).count();
+        active += present
+            .iter()
+            .filter(|facility| facility.is_active == 1)
+            .count();
         forwardings += one.call_forwarding.iter().flatten().flatten().count();
         for (facility, forwardings) in one.special_facility.iter().zip(&one.call_forwarding) {
             assert!(facility.is_some() || forwardings.iter().all(Option::is_none));
@@ -245,7 +248,7 @@ fn a_long_run_reaches_the_steady_state() {
 }
 
 const FACILITY: SpecialFacility = SpecialFacility {
-    is_active: true,
+    is_active: 1,
     error_cntrl: 1,
     data_a: 2,
     data_b: *b"ABCDE",
@@ -259,7 +262,7 @@ fn by_hand() -> (Subscriber, Store) {
         numberx: *b"000000000000123",
     };
     let inactive = SpecialFacility {
-        is_active: false,
+        is_active: 0,
         ..FACILITY
     };
     let mut one = rows(1, 3);
@@ -357,7 +360,7 @@ fn missing_and_invalid_rows_are_typed_errors() {
         sub_nbr: number,
         vlr_location: 1,
     };
-    let entry = IndexEntry { s_id: 8 }.encode();
+    let entry = index_entry(8).encode();
     assert_eq!(
         transaction.step(&[Some(&*entry)]).unwrap(),
         Step::Read([names::subscriber(8)].into_iter().collect())
@@ -386,6 +389,11 @@ fn missing_and_invalid_rows_are_typed_errors() {
     );
 }
 
+fn index_entry(s_id: u32) -> IndexEntry {
+    let padding = [0; 4];
+    IndexEntry { s_id, padding }
+}
+
 fn letters<const N: usize>() -> impl Strategy<Value = [u8; N]> {
     proptest::array::uniform(b'A'..=b'Z')
 }
@@ -393,13 +401,14 @@ fn letters<const N: usize>() -> impl Strategy<Value = [u8; N]> {
 fn any_subscriber() -> impl Strategy<Value = Subscriber> {
     let fields = (
         any::<u32>(),
-        proptest::array::uniform(0u8..16),
+        any::<[u8; 5]>(),
         any::<[u8; 10]>(),
         0..=BITS,
         any::<[u32; 2]>(),
     );
     fields.prop_map(|(s_id, hex, bytes, bits, locations)| Subscriber {
         sub_nbr: SubNbr::of(s_id),
+        padding: [0; 7],
         hex,
         bytes,
         bits,
@@ -428,13 +437,13 @@ proptest! {
         subscriber in any_subscriber(),
         s_id: u32,
         (data, data3, data4) in (any::<[u8; 2]>(), letters(), letters()),
-        (is_active, numbers, data_b) in (any::<bool>(), any::<[u8; 2]>(), letters()),
+        (is_active, numbers, data_b) in (0u8..=1, any::<[u8; 2]>(), letters()),
         (end_time, numberx) in (1u8..=24, proptest::array::uniform(b'0'..=b'9')),
         bit in 0usize..320,
     ) {
         round_trip(subscriber, bit);
-        round_trip(IndexEntry { s_id }, bit);
-        round_trip(AccessInfo { data1: data[0], data2: data[1], data3, data4 }, bit);
+        round_trip(index_entry(s_id), bit);
+        round_trip(AccessInfo { data1: data[0], data2: data[1], data3, data4, padding: [0; 6] }, bit);
         let (error_cntrl, data_a) = (numbers[0], numbers[1]);
         round_trip(SpecialFacility { is_active, error_cntrl, data_a, data_b }, bit);
         round_trip(CallForwarding { end_time, numberx }, bit);

@@ -84,7 +84,12 @@ pub(super) fn start(worker: &mut Worker, slice: Slice, done: Sender<Sliced>) {
         next_set: 0,
         done,
     };
-    closed_loop::start(worker, client, Recorder::untimed(2), extent);
+    closed_loop::start(worker, client, recorder(), extent);
+}
+
+/// Returns an empty recorder of transactions and commits.
+pub(super) fn recorder() -> Recorder<TxCounters> {
+    Recorder::untimed(2)
 }
 
 impl Clients for Client {
@@ -192,14 +197,8 @@ fn has_committed(worker: &mut Worker, seat: usize, result: Result<(), TxError>) 
         let now = worker.clock().now();
         let attempt = own.operation(seat);
         let (transaction, commit) = (now - attempt.began, now - attempt.committed);
-        own.finish_after(
-            worker,
-            seat,
-            TRANSACTION,
-            Outcome::Committed,
-            Some(transaction),
-        );
-        own.recorder
-            .finish(COMMIT, Outcome::Committed, Some(commit));
+        let done = Outcome::Committed;
+        own.finish_after(worker, seat, TRANSACTION, done, Some(transaction));
+        own.recorder.finish(COMMIT, done, Some(commit));
     });
 }

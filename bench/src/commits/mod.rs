@@ -5,10 +5,12 @@
 mod client;
 mod text;
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
+use anyhow::{Context, Result, bail};
 use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_core::machine::{Attach, Machine, start_all};
@@ -42,26 +44,9 @@ pub struct CommitOptions {
     pub in_flight: usize,
 }
 
-/// Why there is no result.
-#[derive(Debug, thiserror::Error)]
-pub enum CommitError {
-    /// A machine failed.
-    #[error(transparent)]
-    Machine(#[from] farm_core::machine::MachineError),
-    /// A transaction failed, or nothing was measured.
-    #[error("the measurement of commits failed: {0}")]
-    Failed(String),
-}
-
-impl From<TxError> for CommitError {
-    fn from(error: TxError) -> Self {
-        Self::Failed(error.to_string())
-    }
-}
-
-/// Commits of one kind.
-#[derive(Clone, Debug, Serialize)]
-pub struct CommitRow {
+/// A kind of commits.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct CommitKind {
     /// Number of machines over which the objects of a transaction are distributed. Machine 0, which is a coordinator,
     /// is used last.
     pub machines: usize,
@@ -73,6 +58,60 @@ pub struct CommitRow {
     pub coordinators: usize,
     /// Number of transactions in flight on each coordinator.
     pub in_flight: usize,
+}
+
+impl CommitKind {
+    /// Returns all kinds that are measured.
+    fn all(options: &CommitOptions) -> Vec<Self> {
+        let mut kinds = Vec::new();
+        for machines in 1..=usize::from(MACHINES) {
+            for objects in [1, 2, 4] {
+                if objects == 1 && machines == usize::from(MACHINES) {
+                    // One object over three machines is on another machine, just as over two.
+                    continue;
+                }
+                for (hot, in_flight) in [(false, 1), (false, options.in_flight), (true, 1)] {
+                    kinds.push(Self {
+                        machines,
+                        objects,
+                        hot,
+                        coordinators: if hot { usize::from(MACHINES) } else { 1 },
+                        in_flight,
+                    });
+                }
+            }
+        }
+        kinds
+    }
+
+    /// Returns the index of the machine of an object of a set. The objects are distributed in turn, from the last
+    /// machine down to machine 0, which is the coordinator's own.
+    fn machine(&self, object: usize) -> usize {
+        self.machines - 1 - object % self.machines
+    }
+}
+
+impl fmt::Display for CommitKind {
+    /// Formats the name of the kind in reports.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (objects, coordinators) = match self.hot {
+            true => ("shared object(s)", "coordinators"),
+            false => ("object(s)", "coordinator(s)"),
+        };
+        write!(
+            out,
+            "{} {objects} over {} machine(s), {} {coordinators}, {} in flight each",
+            self.objects, self.machines, self.coordinators, self.in_flight
+        )
+    }
+}
+
+/// Commits of one kind.
+#[derive(Clone, Debug, Serialize)]
+pub struct CommitRow {
+    /// The kind.
+    #[serde(flatten)]
+    pub kind: CommitKind,
     /// Commits per second of all coordinators together.
     pub commits: Rate,
     /// Latency from the begin of the attempt that commits until its commit is reported; aborted attempts are not
@@ -94,20 +133,6 @@ pub struct CommitRow {
     pub messages_per_commit: f64,
 }
 
-impl CommitRow {
-    /// Returns the name of the row in reports.
-    pub fn name(&self) -> String {
-        let (objects, coordinators) = match self.hot {
-            true => ("shared object(s)", "coordinators"),
-            false => ("object(s)", "coordinator(s)"),
-        };
-        format!(
-            "{} {objects} over {} machine(s), {} {coordinators}, {} in flight each",
-            self.objects, self.machines, self.coordinators, self.in_flight
-        )
-    }
-}
-
 /// What was measured.
 #[derive(Clone, Debug, Serialize)]
 pub struct CommitReport {
@@ -122,12 +147,12 @@ pub struct CommitReport {
 /// Measures all kinds of commits.
 ///
 /// # Errors
-/// [`CommitError`].
+/// If a machine or a transaction fails.
 pub fn run(
     config: &Config,
     options: &CommitOptions,
     progress: &mut dyn FnMut(&str),
-) -> Result<CommitReport, CommitError> {
+) -> Result<CommitReport> {
     let mut config = config.clone();
     config.resize_machines(MACHINES);
     config.set_workers(1);
@@ -138,26 +163,9 @@ pub fn run(
         Conditions::before(&config.memory.dir, 4096, options.repeats, options.slice);
     conditions.not_pinned = Some("all machines run as threads of one process".into());
     let mut rows = Vec::new();
-    for over in 1..=usize::from(MACHINES) {
-        for objects in [1, 2, 4] {
-            if objects == 1 && over == usize::from(MACHINES) {
-                // One object over three machines is on another machine, just as over two.
-                continue;
-            }
-            for (hot, in_flight) in [(false, 1), (false, options.in_flight), (true, 1)] {
-                progress(&format!(
-                    "{objects} objects over {over} machines, {in_flight} at a time{}",
-                    if hot { ", hot" } else { "" }
-                ));
-                let kind = Kind {
-                    over,
-                    objects,
-                    hot,
-                    in_flight,
-                };
-                rows.push(measure(&machines, kind, options)?);
-            }
-        }
+    for kind in CommitKind::all(options) {
+        progress(&kind.to_string());
+        rows.push(measure(&machines, kind, options).context("the measurement of commits failed")?);
     }
     let bracket_ns = bracket(&machines[0])?;
     for machine in machines {
@@ -171,31 +179,7 @@ pub fn run(
     })
 }
 
-#[derive(Clone, Copy)]
-struct Kind {
-    over: usize,
-    objects: usize,
-    hot: bool,
-    in_flight: usize,
-}
-
-impl Kind {
-    /// Returns the index of the machine of an object of a set. The objects are distributed in turn, from the last
-    /// machine down to machine 0, which is the coordinator's own.
-    fn machine(self, object: usize) -> usize {
-        self.over - 1 - object % self.over
-    }
-
-    fn coordinators(self) -> usize {
-        if self.hot { usize::from(MACHINES) } else { 1 }
-    }
-}
-
-fn measure(
-    machines: &[Machine],
-    kind: Kind,
-    options: &CommitOptions,
-) -> Result<CommitRow, CommitError> {
+fn measure(machines: &[Machine], kind: CommitKind, options: &CommitOptions) -> Result<CommitRow> {
     let sets = if kind.hot { 1 } else { DISJOINT_SETS };
     let mut all = vec![Vec::with_capacity(kind.objects); sets];
     for set in &mut all {
@@ -209,81 +193,54 @@ fn measure(
         meet: kind.hot,
         duration: options.slice,
     };
+    let coordinators = &machines[..kind.coordinators];
     // Warm-up: finds the regions, creates the transactions' contexts, and maps the pages.
-    one_slice(machines, kind, &slice)?;
+    one_slice(coordinators, &slice)?;
     let mut rates = Vec::new();
-    let mut sum: Option<Recorder<TxCounters>> = None;
+    let mut sum = client::recorder();
     for _ in 0..options.repeats {
-        let (recorder, seconds) = one_slice(machines, kind, &slice)?;
+        let (recorder, seconds) = one_slice(coordinators, &slice)?;
         rates.push(recorder.counters.committed as f64 / seconds);
-        add(&mut sum, recorder);
+        sum.merge(&recorder)?;
     }
-    let sum =
-        sum.ok_or_else(|| CommitError::Failed("the run has no time slices to measure".into()))?;
-    Ok(row(kind, rates, &sum))
-}
-
-fn add(sum: &mut Option<Recorder<TxCounters>>, more: Recorder<TxCounters>) {
-    match sum {
-        Some(sum) => sum
-            .merge(&more)
-            .expect("all recorders of a run have the same kinds and the same sampling rate"),
-        None => *sum = Some(more),
-    }
-}
-
-fn row(kind: Kind, rates: Vec<f64>, sum: &Recorder<TxCounters>) -> CommitRow {
-    let TxCounters {
-        committed, aborts, ..
-    } = sum.counters;
-    let each = |count: u64| count as f64 / committed.max(1) as f64;
-    CommitRow {
-        machines: kind.over,
-        objects: kind.objects,
-        hot: kind.hot,
-        coordinators: kind.coordinators(),
-        in_flight: kind.in_flight,
+    let counters = &sum.counters;
+    let each = |count: u64| count as f64 / counters.committed.max(1) as f64;
+    Ok(CommitRow {
+        kind,
         commits: Rate::of(rates),
         transaction: Latency::of(sum.latency_ns(TRANSACTION)),
         commit: Latency::of(sum.latency_ns(COMMIT)),
-        locked_per_commit: each(aborts.locked),
-        changed_per_commit: each(aborts.changed),
-        timed_out_per_commit: each(aborts.timed_out),
-        reads_per_commit: each(sum.counters.reads()),
-        writes_per_commit: each(sum.counters.writes()),
-        messages_per_commit: each(sum.counters.messages()),
-    }
+        locked_per_commit: each(counters.aborts.locked),
+        changed_per_commit: each(counters.aborts.changed),
+        timed_out_per_commit: each(counters.aborts.timed_out),
+        reads_per_commit: each(counters.reads()),
+        writes_per_commit: each(counters.writes()),
+        messages_per_commit: each(counters.messages()),
+    })
 }
 
 /// Runs one slice on all coordinators at once. Returns their merged records, and the seconds of the slowest
 /// coordinator.
-fn one_slice(
-    machines: &[Machine],
-    kind: Kind,
-    slice: &Slice,
-) -> Result<(Recorder<TxCounters>, f64), CommitError> {
+fn one_slice(coordinators: &[Machine], slice: &Slice) -> Result<(Recorder<TxCounters>, f64)> {
     let (send, done) = channel();
-    for machine in &machines[..kind.coordinators()] {
+    for machine in coordinators {
         let (slice, send) = (slice.clone(), send.clone());
         machine.submit(0, move |worker| client::start(worker, slice, send))?;
     }
     drop(send);
-    let (mut sum, mut seconds) = (None, 0.0f64);
-    for _ in 0..kind.coordinators() {
-        let ran = machines[0].wait_for(&done)?;
+    let (mut sum, mut seconds) = (client::recorder(), 0.0f64);
+    for machine in coordinators {
+        let ran = machine.wait_for(&done)?;
         if let Some(why) = ran.failure {
-            return Err(CommitError::Failed(why));
+            bail!(why);
         }
         seconds = seconds.max(ran.duration_s);
-        add(&mut sum, ran.recorder);
+        sum.merge(&ran.recorder)?;
     }
-    let sum = sum.ok_or_else(|| {
-        CommitError::Failed("no machine was chosen to coordinate the transactions".into())
-    })?;
     Ok((sum, seconds))
 }
 
-fn create(machine: &Machine) -> Result<Address, CommitError> {
+fn create(machine: &Machine) -> Result<Address> {
     let made = farm_txn::block_on(machine, 0, async |farm| {
         let mut tx = farm.begin();
         let object = tx.alloc(PAYLOAD_BYTES, None).await?;
@@ -296,7 +253,7 @@ fn create(machine: &Machine) -> Result<Address, CommitError> {
 
 /// Returns the nanoseconds that `pin` and `unpin` of an operation take together, as in every lock-free read: the median
 /// of short measurements, few of which other processes disturb.
-fn bracket(machine: &Machine) -> Result<f64, CommitError> {
+fn bracket(machine: &Machine) -> Result<f64> {
     let took = machine.ask(0, |worker: &mut Worker, answer: Sender<Duration>| {
         let mut stretches: Vec<Duration> = (0..STRETCHES)
             .map(|_| {

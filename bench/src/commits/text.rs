@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::CommitReport;
-use crate::micro::text::{micros, significant};
-use crate::report::{Figure, Measured, SlicedRate};
+use crate::micro::Latency;
+use crate::report::{Figure, Measured};
+use crate::text::{cells, headings, micros, significant, table};
 
 impl fmt::Display for CommitReport {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -15,34 +16,34 @@ impl fmt::Display for CommitReport {
              common; \"shared\": all transactions have the same objects, and are retried until they commit, with \
              the waits of the conflict avoidance"
         )?;
-        writeln!(
-            out,
-            "  machines objects        coordinators in flight     commits/s  transaction µs p50/p99  \
-             commit µs p50/p99  aborts locked/changed/timed out  reads  records  messages"
-        )?;
-        for row in &self.rows {
-            let objects = if row.hot { "shared" } else { "own" };
-            writeln!(
-                out,
-                "  {:>8} {:>7} {objects:<6} {:>12} {:>9} {:>13.0}  {:>10} / {:>9}  {:>8} / {:>7}  \
-                 {:>12} / {:>6} / {:>6}  {:>10}  {:>7}  {:>8}",
-                row.machines,
-                row.objects,
-                row.coordinators,
-                row.in_flight,
-                row.commits.per_s,
-                micros(row.transaction.p50_ns),
-                micros(row.transaction.p99_ns),
-                micros(row.commit.p50_ns),
-                micros(row.commit.p99_ns),
-                significant(row.locked_per_commit),
-                significant(row.changed_per_commit),
-                significant(row.timed_out_per_commit),
+        let mut lines = vec![headings(
+            "machines|objects|coordinators|in flight|commits/s|transaction µs p50 / p99|commit µs p50 / p99|\
+             aborts locked / changed / timed out|reads|records|messages",
+        )];
+        lines.extend(self.rows.iter().map(|row| {
+            let kind = &row.kind;
+            let whose = if kind.hot { "shared" } else { "own" };
+            let latency = |it: Latency| format!("{} / {}", micros(it.p50_ns), micros(it.p99_ns));
+            let aborts = [
+                row.locked_per_commit,
+                row.changed_per_commit,
+                row.timed_out_per_commit,
+            ];
+            cells![
+                kind.machines,
+                format!("{} {whose}", kind.objects),
+                kind.coordinators,
+                kind.in_flight,
+                format!("{:.0}", row.commits.per_s),
+                latency(row.transaction),
+                latency(row.commit),
+                aborts.map(significant).join(" / "),
                 significant(row.reads_per_commit),
                 significant(row.writes_per_commit),
-                significant(row.messages_per_commit),
-            )?;
-        }
+                significant(row.messages_per_commit)
+            ]
+        }));
+        out.write_str(&table(&lines, [0; 2]))?;
         write!(
             out,
             "  time to begin and end an operation, which every lock-free read includes: {} ns",
@@ -58,19 +59,14 @@ impl Measured for CommitReport {
 
     fn figures(&self) -> Vec<Figure> {
         let rows = self.rows.iter().flat_map(|row| {
-            let name = row.name();
+            let (kind, commits) = (row.kind, &row.commits);
+            let slices = Some([commits.least, commits.most]);
             [
-                Figure::new(format!("{name}: commits/s"), row.commits.per_s),
-                Figure::new(format!("{name}: p50, ns"), row.commit.p50_ns as f64),
+                Figure::rate(format!("{kind}: commits/s"), commits.per_s, slices),
+                Figure::new(format!("{kind}: p50, ns"), row.commit.p50_ns as f64),
             ]
         });
         let bracket = Figure::new("time to begin and end an operation, ns", self.bracket_ns);
         rows.chain([bracket]).collect()
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        let rows = self.rows.iter();
-        rows.map(|row| SlicedRate::of(format!("{}: commits/s", row.name()), &row.commits))
-            .collect()
     }
 }

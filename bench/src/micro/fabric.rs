@@ -18,6 +18,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use farm_core::config::host::cores_allowed;
 use farm_core::config::rounded_size;
 use farm_core::fabric::{Capability, FabricMachine, ReadKind, Remote, RemoteMemory, Token};
 use farm_core::mem::{LINE_BYTES, Memory, WORD_BYTES};
@@ -25,7 +26,7 @@ use rand::{RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde_json::json;
 
-use super::host::{Pin, Watch, allowed_cores, core_rate_of};
+use super::host::{Pin, Watch, core_rate_of};
 use super::initiator::Initiator;
 use super::machines::{MicroRun, check_sizes, connect_both, ids, start_both};
 use super::measure::{Measurement, Progress, Sample, in_turns, latencies};
@@ -56,7 +57,7 @@ pub fn run(run: &MicroRun, memory_bytes: u64, progress: Progress<'_>) -> Result<
          largest operation of {most_bytes} bytes"
     );
     let core = run.cores.first().copied();
-    let core = core.or_else(|| allowed_cores().last().copied());
+    let core = core.or_else(|| cores_allowed().last().copied());
     let mut conditions = run.conditions()?;
     conditions.pinned.extend(core);
     let _pin = Pin::to_any(core)?;

@@ -1,12 +1,7 @@
 //! Figures that were measured several times.
 
-use std::time::Duration;
-
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
-
-/// Longest latency in a histogram, in nanoseconds: ten seconds. Longer latencies are recorded as this value.
-const MAX_LATENCY_NS: u64 = 10_000_000_000;
 
 /// The spread of a figure that was measured several times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,13 +77,4 @@ impl Latency {
             samples: histogram.len(),
         }
     }
-}
-
-pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, MAX_LATENCY_NS, 3)
-        .expect("the constant bounds of the histogram are valid")
-}
-
-pub(crate) fn record(histogram: &mut Histogram<u64>, latency: Duration) {
-    histogram.saturating_record((latency.as_nanos() as u64).max(1));
 }

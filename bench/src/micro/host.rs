@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use farm_core::config::host::cores_allowed;
 use farm_core::config::rounded_size;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use serde::Serialize;
@@ -40,7 +41,7 @@ impl Conditions {
     pub fn before(memory_dir: &Path, page_bytes: u64, repeats: usize, slice: Duration) -> Self {
         Self {
             processor: processor(),
-            cores: allowed_cores().len(),
+            cores: cores_allowed().len(),
             memory_dir: memory_dir.to_owned(),
             page_bytes,
             repeats,
@@ -161,21 +162,10 @@ impl Drop for Pin {
     }
 }
 
-/// Returns the cores on which the calling thread may run, in ascending order; none if the system does not report them.
-pub(crate) fn allowed_cores() -> Vec<u32> {
-    let Ok(set) = sched_getaffinity(None) else {
-        return Vec::new();
-    };
-    (0..CpuSet::MAX_CPU)
-        .filter(|core| set.is_set(*core))
-        .map(|core| core as u32)
-        .collect()
-}
-
 /// Returns the cores for two processes: those of `asked` if they are two, otherwise the first two allowed cores. If
 /// fewer than two cores are allowed, returns the reason why there are none.
 pub(super) fn two_cores(asked: &[u32]) -> Result<[u32; 2], String> {
-    match (asked, allowed_cores().as_slice()) {
+    match (asked, cores_allowed().as_slice()) {
         (&[first, second], _) | (_, &[first, second, ..]) => Ok([first, second]),
         (_, few) => Err(format!(
             "only {} core(s) are available for two processes",
@@ -241,18 +231,18 @@ mod tests {
 
     #[test]
     fn pinning_ends_with_the_pin() {
-        let before = allowed_cores();
+        let before = cores_allowed();
         let core = *before.last().expect("there is a core");
         let pin = Pin::to(core).unwrap();
-        assert_eq!(allowed_cores(), [core]);
+        assert_eq!(cores_allowed(), [core]);
         assert!(two_cores(&[]).unwrap_err().contains("only 1 core"));
         drop(pin);
-        assert_eq!(allowed_cores(), before);
+        assert_eq!(cores_allowed(), before);
     }
 
     #[test]
     fn time_that_others_have_the_core_does_not_count() {
-        let _pin = Pin::to(*allowed_cores().last().expect("there is a core")).unwrap();
+        let _pin = Pin::to(*cores_allowed().last().expect("there is a core")).unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
         let rate = |core_only: bool| {
             let chunk = || {

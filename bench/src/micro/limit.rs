@@ -14,7 +14,7 @@ use super::figures::Rate;
 use super::host::Pin;
 use super::measure::in_turns;
 use super::reads::{Access, Copying, Reader};
-use super::text;
+use crate::text;
 
 /// Numbers of reads that are prefetched and then copied as a batch, or that a sliding window prefetches ahead.
 const AHEAD: [usize; 4] = [8, 16, 32, 64];
@@ -191,7 +191,7 @@ impl fmt::Display for RawLimit {
                 line.extend(rates.iter().map(|rate| text::millions(rate.reads_per_s)));
                 lines.push(line);
             }
-            writeln!(out, "\n{}", text::table(&lines).trim_end())?;
+            writeln!(out, "\n{}", text::table(&lines, [0; 2]).trim_end())?;
         }
         writeln!(out, "\n  {:<16} {}", "limit", self.best)?;
         writeln!(out, "  {:<16} {}", "batched", self.best_batched)?;

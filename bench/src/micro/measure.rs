@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use hdrhistogram::Histogram;
 
-use super::figures::{histogram, record};
+use crate::recorder::histogram;
 
 /// Callback that receives a description of the next measurement.
 pub type Progress<'a> = &'a mut dyn FnMut(&str);
@@ -81,7 +81,8 @@ pub(super) fn latencies(
     while before < until {
         operation()?;
         let now = Instant::now();
-        record(&mut latencies, now - before);
+        let nanos = (now - before).as_nanos() as u64;
+        latencies.saturating_record(nanos.max(1));
         before = now;
     }
     Ok(Sample::Latencies(latencies))

@@ -25,7 +25,6 @@ mod measure;
 mod reads;
 mod report;
 pub mod ring;
-pub(crate) mod text;
 pub mod verbs;
 
 #[cfg(test)]
@@ -33,7 +32,7 @@ mod tests;
 
 pub use figures::{Latency, Rate, Spread};
 pub use host::Conditions;
-pub(crate) use host::{allowed_cores, processor};
+pub(crate) use host::processor;
 pub use machines::MicroRun;
 pub use measure::Progress;
 pub use report::{MicroReport, Row};

@@ -6,13 +6,15 @@ use std::fmt;
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
-use super::figures::{Latency, Rate, Spread, histogram};
+use super::figures::{Latency, Rate, Spread};
 use super::measure::{Measurement, Sample};
-use super::text;
+use crate::recorder::histogram;
+use crate::report::{Figure, Measured};
+use crate::text;
 
 /// The result of one measurement.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Cell {
+pub(super) struct Cell {
     /// Path in the JSON of a row, keys separated by dots.
     key: String,
     /// Name of the measurement.
@@ -23,9 +25,9 @@ pub(crate) struct Cell {
     text: String,
     /// The figure that is compared between repeated runs, and the suffix that the figure's name adds to the name of the
     /// measurement.
-    pub(crate) figure: Option<(f64, &'static str)>,
+    figure: Option<(f64, &'static str)>,
     /// Operations per second of the slowest and of the fastest slice, if the result is a rate.
-    pub(crate) rates: Option<(f64, f64)>,
+    rates: Option<[f64; 2]>,
 }
 
 impl Cell {
@@ -59,7 +61,7 @@ impl Cell {
             heading: "rates, million/s",
             text: text::millions(it.per_s),
             figure: Some((it.per_s, "")),
-            rates: Some((it.least, it.most)),
+            rates: Some([it.least, it.most]),
             ..Self::value(key, json!(it))
         }
     }
@@ -94,7 +96,7 @@ impl Cell {
             heading,
             text: format!("{median} ({least} to {most})"),
             figure: Some((it.median, suffix)),
-            rates: (unit == Unit::PerSecond).then_some((it.least, it.most)),
+            rates: (unit == Unit::PerSecond).then_some([it.least, it.most]),
             ..Self::value(key, json!(it))
         }
     }
@@ -155,10 +157,13 @@ impl Row {
         cell.figure.map(|(value, _)| value)
     }
 
-    /// Returns the results, each with the name of its figure without the suffix.
-    pub(crate) fn named(&self) -> impl Iterator<Item = (String, &Cell)> {
-        let cells = self.cells.iter();
-        cells.map(|cell| (format!("{} B {}", self.bytes, cell.name), cell))
+    /// Returns the figures that are compared between repeated runs.
+    fn figures(&self) -> impl Iterator<Item = Figure> {
+        self.cells.iter().filter_map(|cell| {
+            let (value, suffix) = cell.figure?;
+            let name = format!("{} B {}{suffix}", self.bytes, cell.name);
+            Some(Figure::rate(name, value, cell.rates))
+        })
     }
 }
 
@@ -187,6 +192,16 @@ pub struct MicroReport {
     pub(super) setup: Value,
     /// A row for each size, or for each size and measure.
     pub rows: Vec<Row>,
+}
+
+impl Measured for MicroReport {
+    fn what(&self) -> String {
+        self.what.to_owned()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        self.rows.iter().flat_map(Row::figures).collect()
+    }
 }
 
 impl MicroReport {
@@ -233,7 +248,7 @@ impl fmt::Display for MicroReport {
         let cells = self.rows.iter().flat_map(|row| &row.cells);
         let headings = distinct(cells.map(|cell| cell.heading)).into_iter();
         for heading in headings.filter(|heading| !heading.is_empty()) {
-            let table = text::table(&self.table(heading));
+            let table = text::table(&self.table(heading), [0; 2]);
             write!(out, "\n  {heading}\n{table}")?;
         }
         Ok(())

@@ -158,21 +158,19 @@ impl ClosedLoop<Auditor> {
 }
 
 fn got(worker: &mut Worker, seat: usize, found: Result<Option<&[u8]>, KvError>) {
-    closed_loop::resume(
-        worker,
-        |own: &mut ClosedLoop<Auditor>, worker| match found {
-            Ok(value) => match value.map(|value| RowBytes::copied(value).ok_or(value.len())) {
-                Some(Err(bytes)) => own.wrong(
-                    seat,
-                    &format!(
-                        "a row has {bytes} bytes, which is longer than any row of the benchmark"
-                    ),
-                ),
-                Some(Ok(row)) => own.seen(worker, seat, Some(row)),
-                None => own.seen(worker, seat, None),
-            },
-            Err(KvError::Busy) => worker.when_room(Cont::new(again::<Auditor>, seat)),
-            Err(error) => own.wrong(seat, &error.to_string()),
-        },
-    );
+    closed_loop::resume(worker, |own: &mut ClosedLoop<Auditor>, worker| {
+        let value = match found {
+            Ok(value) => value,
+            Err(KvError::Busy) => return worker.when_room(Cont::new(again::<Auditor>, seat)),
+            Err(error) => return own.wrong(seat, &error.to_string()),
+        };
+        let row = value.and_then(RowBytes::copied);
+        match value.filter(|_| row.is_none()).map(<[u8]>::len) {
+            None => own.seen(worker, seat, row),
+            Some(bytes) => {
+                let why = format!("a row has {bytes} bytes, more than any row of the benchmark");
+                own.wrong(seat, &why);
+            }
+        }
+    });
 }

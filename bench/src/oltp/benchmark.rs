@@ -5,8 +5,9 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::{OptionsError, RowBytes, RowName, Stream, Table};
+use super::{OptionsError, RowBytes, RowName, Stream, Table, attempt};
 use crate::closed_loop::part_of;
+use crate::load::Pairs;
 use crate::{smallbank, tatp};
 
 /// Maximum number of subscribers all of whose rows are checked at the end. If there are more, all rows of every n-th
@@ -49,10 +50,10 @@ impl Benchmark {
     }
 
     /// Returns the names of the kinds of transactions, in their order.
-    pub fn kinds(&self) -> Vec<&'static str> {
+    pub fn kinds(&self) -> &'static [&'static str] {
         match self {
-            Benchmark::Tatp(_) => tatp::Kind::ALL.map(tatp::Kind::name).into(),
-            Benchmark::Smallbank(_) => smallbank::Kind::ALL.map(smallbank::Kind::name).into(),
+            Benchmark::Tatp(_) => tatp::Kind::NAMES,
+            Benchmark::Smallbank(_) => smallbank::Kind::NAMES,
         }
     }
 
@@ -119,13 +120,29 @@ impl Benchmark {
         }
     }
 
+    /// Returns the rows of some items, for the loader. [`attempt::attach`] must have been called on the worker before.
+    pub fn pairs(&self, seed: u64, items: Range<u64>) -> Pairs<RowName> {
+        let benchmark = self.clone();
+        let mut rows = items.flat_map(move |item| benchmark.rows(seed, item));
+        Pairs {
+            what: "row",
+            may_exist: false,
+            next: Box::new(move |worker, value| {
+                let (name, row) = rows.next()?;
+                value.clear();
+                value.extend_from_slice(&row);
+                Some((name, attempt::table_of(worker, &name), name.table_key()))
+            }),
+        }
+    }
+
     /// Returns the names of the rows of an item that are checked at the end; some of them may be absent.
     pub fn audited(&self, item: u64) -> ItemNames {
         match self {
             Benchmark::Tatp(options) => {
                 let whole =
                     item.is_multiple_of(u64::from(options.subscribers.div_ceil(MOST_WHOLE)));
-                let names = tatp::audit::names(s_id(item));
+                let names = tatp::names::all(s_id(item));
                 names.take(if whole { usize::MAX } else { 2 }).collect()
             }
             Benchmark::Smallbank(_) => {

@@ -24,10 +24,10 @@ impl Stream {
     }
 
     /// Returns the names of the kinds of transactions, in their order.
-    pub fn kinds(&self) -> Vec<&'static str> {
+    pub fn kinds(&self) -> &'static [&'static str] {
         match self {
-            Stream::Tatp(_) => tatp::Kind::ALL.map(tatp::Kind::name).into(),
-            Stream::SmallBank(_) => smallbank::Kind::ALL.map(smallbank::Kind::name).into(),
+            Stream::Tatp(_) => tatp::Kind::NAMES,
+            Stream::SmallBank(_) => smallbank::Kind::NAMES,
         }
     }
 }

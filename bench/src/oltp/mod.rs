@@ -38,8 +38,7 @@
 //!
 //! The submodules contain such a driver. In reading order:
 //!
-//! * [`benchmark`]: either benchmark as data, and what must hold of its rows at the end.
-//! * [`load`]: inserts its rows into tables.
+//! * [`benchmark`]: either benchmark as data: its rows, and what must hold of them at the end.
 //! * [`attempt`]: one attempt of a transaction, inside of a transaction of the platform.
 //! * [`driver`]: a closed loop of transactions on one worker, with retries. [`costs`]: the operations that they need.
 //! * [`audit`]: a check of all rows when no transaction runs any more.
@@ -51,13 +50,14 @@ pub mod benchmark;
 pub mod costs;
 mod drawn;
 pub mod driver;
-pub mod load;
 pub mod report;
 mod trail;
+mod transactions;
 
 use std::fmt;
 use std::ops::Deref;
 
+use bytemuck::{Pod, bytes_of, try_pod_read_unaligned};
 use farm_kv::{KEY_BYTES, Key};
 use serde::Serialize;
 use smallvec::SmallVec;
@@ -65,6 +65,7 @@ use smallvec::SmallVec;
 pub use crate::recorder::Outcome;
 pub use benchmark::Benchmark;
 pub use drawn::{Drawn, Stream};
+pub(crate) use transactions::transactions;
 
 /// Length of the longest row of any table, in bytes.
 pub const MAX_ROW_BYTES: usize = 40;
@@ -78,6 +79,17 @@ pub struct Table {
     pub name: &'static str,
     /// Length of each row, in bytes.
     pub row_bytes: usize,
+}
+
+impl Table {
+    /// Creates a table with rows of type `R`.
+    pub(crate) const fn of<R: Row>(id: u8, name: &'static str) -> Self {
+        Self {
+            id,
+            name,
+            row_bytes: size_of::<R>(),
+        }
+    }
 }
 
 impl fmt::Debug for Table {
@@ -125,19 +137,6 @@ pub struct RowBytes {
     /// Zeroes from `len` on.
     bytes: [u8; MAX_ROW_BYTES],
     len: u8,
-}
-
-impl<const N: usize> From<[u8; N]> for RowBytes {
-    #[inline]
-    fn from(row: [u8; N]) -> Self {
-        const { assert!(N <= MAX_ROW_BYTES, "no row is longer than MAX_ROW_BYTES") };
-        let mut bytes = [0; MAX_ROW_BYTES];
-        bytes[..N].copy_from_slice(&row);
-        Self {
-            bytes,
-            len: N as u8,
-        }
-    }
 }
 
 impl RowBytes {
@@ -188,26 +187,38 @@ pub enum BadRow {
     },
 }
 
-/// A decoded row of a table.
+/// A row of a table, whose fields are in memory as in the table. Numbers are little-endian, as on all hosts that the
+/// platform supports.
 ///
 /// Encodings are exact: `decode` accepts the result of `encode` and nothing else, including the padding.
-pub trait Row: Sized {
-    /// Encodes the row, with the length that its table specifies.
-    fn encode(&self) -> RowBytes;
+pub trait Row: Pod {
+    /// Checks that the benchmark writes such a row.
+    ///
+    /// # Errors
+    /// [`BadRow::Field`] for the first field with another value.
+    fn check(&self) -> Result<(), BadRow>;
 
-    /// Decodes a row.
+    /// Returns the bytes of the row.
+    fn encode(&self) -> RowBytes {
+        const { assert!(size_of::<Self>() <= MAX_ROW_BYTES) };
+        let mut bytes = [0; MAX_ROW_BYTES];
+        bytes[..size_of::<Self>()].copy_from_slice(bytes_of(self));
+        let len = size_of::<Self>() as u8;
+        RowBytes { bytes, len }
+    }
+
+    /// Returns the row with these bytes, which need not be aligned.
     ///
     /// # Errors
     /// [`BadRow`] for bytes that are not the encoding of a row.
-    fn decode(bytes: &[u8]) -> Result<Self, BadRow>;
-}
-
-/// Returns the bytes of a row, if they have the required length.
-pub(crate) fn sized<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], BadRow> {
-    bytes.try_into().map_err(|_| BadRow::Size {
-        found: bytes.len(),
-        wanted: N,
-    })
+    fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
+        let row: Self = try_pod_read_unaligned(bytes).map_err(|_| BadRow::Size {
+            found: bytes.len(),
+            wanted: size_of::<Self>(),
+        })?;
+        row.check()?;
+        Ok(row)
+    }
 }
 
 /// Why a transaction cannot continue.
@@ -331,21 +342,23 @@ pub struct OptionsError {
     pub advice: String,
 }
 
-impl OptionsError {
-    /// Refuses the value of an option.
-    pub(crate) fn new(
-        place: &'static str,
-        value: impl ToString,
-        wanted: impl Into<String>,
-        advice: impl Into<String>,
-    ) -> Self {
-        Self {
-            place,
-            value: value.to_string(),
-            wanted: wanted.into(),
-            advice: advice.into(),
-        }
+/// Refuses the value of an option, unless the condition holds.
+pub(crate) fn check_option(
+    holds: bool,
+    place: &'static str,
+    value: impl ToString,
+    wanted: &str,
+    advice: &str,
+) -> Result<(), OptionsError> {
+    if holds {
+        return Ok(());
     }
+    Err(OptionsError {
+        place,
+        value: value.to_string(),
+        wanted: wanted.to_owned(),
+        advice: advice.to_owned(),
+    })
 }
 
 /// Checks that the percentages of a mix add up to 100.
@@ -355,14 +368,11 @@ pub(crate) fn check_mix(place: &'static str, mix: &impl Serialize) -> Result<(),
     let shares = shares.map(|(name, share)| (name, share.as_u64().unwrap_or(0)));
     let shares: Vec<_> = shares.filter(|(_, share)| *share > 0).collect();
     let sum: u64 = shares.iter().map(|(_, share)| share).sum();
-    if sum == 100 {
-        return Ok(());
-    }
     let shares = shares.iter().map(|(name, share)| format!("{name} {share}"));
     let shares = format!("[{}]", shares.collect::<Vec<_>>().join(", "));
     let wanted = format!("100 percent in all, but {sum}");
     let advice = "change the shares until they add up to 100";
-    Err(OptionsError::new(place, shares, wanted, advice))
+    check_option(sum == 100, place, shares, &wanted, advice)
 }
 
 /// Returns the index of the kind for a draw from `0..100`, for percentages that add up to 100.
@@ -395,7 +405,7 @@ mod tests {
         let key = [7, 0, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         assert_eq!(name.table_key(), key);
         assert_eq!(name.to_string(), "SEVEN 0x102030405060708");
-        let row = RowBytes::from([1, 2, 3, 4]);
+        let row = RowBytes::copied(&[1, 2, 3, 4]).unwrap();
         assert_eq!(
             (&*row, format!("{row:?}")),
             (&[1u8, 2, 3, 4][..], "[01, 02, 03, 04]".into())

@@ -14,12 +14,10 @@ use super::audit::AuditResult;
 use super::costs::{Aborts, Costs, Counters};
 use super::driver::Ran;
 use crate::recorder::{LatencyUs, Outcome, Recorder, RecorderError};
-use crate::report::{
-    self, Figure, Measured, Merged, SlicedRate, ratio, ratio_of_counts, write_latencies,
-};
+use crate::report::{self, Figure, Measured, Merged, ratio, ratio_of_counts, write_latencies};
 use crate::slices::SliceRates;
 use crate::smallbank::Ledger;
-use crate::text::{dash, decimal, grouped, percent, whole};
+use crate::text::{cells, dash, decimal, grouped, headings, percent, table, whole};
 
 /// The part of one machine in a run.
 pub type MachineReport = report::MachineReport<Ran>;
@@ -221,10 +219,10 @@ fn failures(machines: &[MachineReport]) -> Vec<String> {
 
 impl KindResult {
     fn all(benchmark: &Benchmark, recorder: &Recorder<Counters>) -> Vec<Self> {
-        let kinds = benchmark.kinds().into_iter().enumerate();
+        let kinds = benchmark.kinds().iter().enumerate();
         kinds
             .map(|(at, kind)| Self {
-                kind: kind.to_owned(),
+                kind: (*kind).to_owned(),
                 executed: recorder.executed_of(at),
                 committed: recorder.of(at, Outcome::Committed),
                 not_found: recorder.of(at, Outcome::NotFound),
@@ -296,22 +294,16 @@ impl Measured for RunResult {
     }
 
     fn figures(&self) -> Vec<Figure> {
+        let slices = self.slices.as_ref().map(SliceRates::range);
         let mut figures = vec![
-            ("committed/s".to_owned(), self.committed_per_s),
-            ("executed/s".to_owned(), self.executed_per_s),
-            ("share of attempts made again".to_owned(), self.abort_share),
+            Figure::new("committed/s", self.committed_per_s),
+            Figure::rate("executed/s", self.executed_per_s, slices),
+            Figure::new("share of attempts made again", self.abort_share),
         ];
-        for kind in &self.kinds {
-            let of = |of: fn(&LatencyUs) -> f64| kind.latency_us.as_ref().map(of);
-            figures.push((format!("{} p50, us", kind.kind), of(|it| it.p50)));
-            figures.push((format!("{} p99, us", kind.kind), of(|it| it.p99)));
-        }
-        figures.push(("load, rows/s".to_owned(), self.load_rows_per_s));
-        Figure::known(figures)
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        SlicedRate::of_slices("executed/s", self.slices.as_ref())
+        let kinds = self.kinds.iter();
+        figures.extend(kinds.flat_map(|it| Figure::latencies(&it.kind, it.latency_us)));
+        figures.push(Figure::new("load, rows/s", self.load_rows_per_s));
+        figures
     }
 }
 
@@ -344,46 +336,33 @@ impl fmt::Display for RunResult {
 
 impl RunResult {
     fn write_machines(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "\n  {:<16} {:>16} {:>16} {:>16}",
-            "worker", "executed/s", "committed/s", "committed"
-        )?;
-        let mut line = |name: &str, rates: [Option<f64>; 2], count: u64| {
+        let line = |name: String, rates: [Option<f64>; 2], count: u64| {
             let [executed, committed] = rates.map(|rate| rate.map_or_else(dash, whole));
-            let count = grouped(count);
-            writeln!(
-                out,
-                "  {name:<16} {executed:>16} {committed:>16} {count:>16}"
-            )
+            vec![name, executed, committed, grouped(count)]
         };
+        let mut lines = vec![headings("worker|executed/s|committed/s|committed")];
         for machine in &self.machines {
             for (at, worker) in machine.workers.iter().enumerate() {
                 let name = format!("{}.{at}", machine.machine);
                 let rates = [worker.executed_per_s, worker.committed_per_s];
-                line(&name, rates, worker.committed)?;
+                lines.push(line(name, rates, worker.committed));
             }
         }
         let rates = [self.executed_per_s, self.committed_per_s];
-        line("total", rates, self.committed)
+        lines.push(line("total".to_owned(), rates, self.committed));
+        write!(out, "\n{}", table(&lines, [16, 15]))
     }
 
     fn write_kinds(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            out,
-            "\n  {:<24} {:>12} {:>12} {:>12} {:>12}",
-            "transaction", "executed", "committed", "not found", "declined"
-        )?;
+        let mut lines = vec![headings(
+            "transaction|executed|committed|not found|declined",
+        )];
         for kind in &self.kinds {
             let counts = [kind.executed, kind.committed, kind.not_found, kind.declined];
             let [executed, committed, not_found, declined] = counts.map(grouped);
-            writeln!(
-                out,
-                "  {:<24} {executed:>12} {committed:>12} {not_found:>12} {declined:>12}",
-                kind.kind
-            )?;
+            lines.push(cells![kind.kind, executed, committed, not_found, declined]);
         }
-        Ok(())
+        write!(out, "\n{}", table(&lines, [24, 11]))
     }
 
     fn write_facts(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

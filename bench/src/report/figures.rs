@@ -1,74 +1,35 @@
-//! The figures of each micro-benchmark that are compared with those of its repetitions.
+//! The figures of lookups, and of raw reads for comparison.
 
-use super::repeats::{Figure, Measured, SlicedRate};
+use super::repeats::Figure;
 use crate::lookups::LookupRate;
 use crate::micro::limit::RawLimit;
-use crate::micro::{MicroReport, Row};
 
-impl Measured for MicroReport {
-    fn what(&self) -> String {
-        self.what.to_owned()
-    }
-
-    fn figures(&self) -> Vec<Figure> {
-        let named = self.rows.iter().flat_map(Row::named);
-        let figures = named.filter_map(|(name, cell)| {
-            let (value, suffix) = cell.figure?;
-            Some(Figure::new(name + suffix, value))
-        });
-        figures.collect()
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        let named = self.rows.iter().flat_map(Row::named);
-        let rates = named.filter_map(|(name, cell)| {
-            let (least, most) = cell.rates?;
-            Some(SlicedRate { name, least, most })
-        });
-        rates.collect()
-    }
-}
-
-/// Returns the figures of lookups, and of raw reads for comparison.
+/// Returns the figures of lookups and of raw reads.
 pub fn limit_figures(raw: &RawLimit, lookups: &[LookupRate], misses: &LookupRate) -> Vec<Figure> {
-    let mut figures = Vec::new();
-    for rate in lookups {
-        let name = format!("lookups/s, {} in flight", rate.in_flight);
-        figures.push(Figure::new(name, rate.lookups_per_s));
-    }
-    let name = format!("misses/s, {} in flight", misses.in_flight);
-    figures.push(Figure::new(name, misses.lookups_per_s));
-    figures.push(Figure::new("raw reads/s, best", raw.best.reads_per_s));
-    let batched = raw.best_batched.reads_per_s;
-    figures.push(Figure::new("raw reads/s, best in batches", batched));
-    figures.push(Figure::new(
-        "raw dependent read, ns",
-        raw.dependent.ns_per_read,
-    ));
-    figures
-}
-
-/// Returns the throughputs of lookups and of raw reads, with their slowest and fastest slices.
-pub fn limit_rates(raw: &RawLimit, lookups: &[LookupRate], misses: &LookupRate) -> Vec<SlicedRate> {
     let of_lookups = |what: &str, rate: &LookupRate| {
-        let slices = rate.repeats.iter().copied();
-        SlicedRate {
-            name: format!("{what}/s, {} in flight", rate.in_flight),
-            least: slices.clone().fold(f64::INFINITY, f64::min),
-            most: slices.fold(0.0, f64::max),
-        }
+        let name = format!("{what}/s, {} in flight", rate.in_flight);
+        let slices = rate
+            .repeats
+            .first()
+            .copied()
+            .zip(rate.repeats.last().copied());
+        Figure::rate(name, rate.lookups_per_s, slices.map(Into::into))
     };
-    let lookups = lookups.iter().map(|rate| of_lookups("lookups", rate));
-    let raw = raw.rates.iter().map(|rate| SlicedRate {
-        name: format!(
+    let mut figures: Vec<Figure> = lookups.iter().map(|it| of_lookups("lookups", it)).collect();
+    let batched = raw.best_batched.reads_per_s;
+    figures.extend([
+        of_lookups("misses", misses),
+        Figure::new("raw reads/s, best", raw.best.reads_per_s),
+        Figure::new("raw reads/s, best in batches", batched),
+        Figure::new("raw dependent read, ns", raw.dependent.ns_per_read),
+    ]);
+    // Repeated runs are compared by the best rates, but each rate may be uneven.
+    figures.extend(raw.rates.iter().map(|rate| {
+        let name = format!(
             "{} of {}, {}: raw reads/s",
             rate.access, rate.batch, rate.variant
-        ),
-        least: rate.least,
-        most: rate.most,
-    });
-    lookups
-        .chain([of_lookups("misses", misses)])
-        .chain(raw)
-        .collect()
+        );
+        Figure::rate(name, None, Some([rate.least, rate.most]))
+    }));
+    figures
 }

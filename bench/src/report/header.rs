@@ -1,11 +1,12 @@
 //! The origin of a report: program, command line, time, processor.
 
 use std::fmt;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime};
 
+use farm_core::config::host::cores_allowed;
 use serde::Serialize;
 
-use crate::micro::{allowed_cores, processor};
+use crate::micro::processor;
 
 /// Version of the JSON of all reports. It increases when a field is renamed or removed, or changes its meaning. New
 /// fields do not change it.
@@ -50,15 +51,14 @@ impl Started {
 impl Header {
     /// Creates the header of a report that is complete now.
     pub fn new(started: &Started, command: Vec<String>, commit: Option<&str>) -> Self {
-        let since_epoch = started.at.duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             schema_version: SCHEMA_VERSION,
             command,
-            started_at: utc(since_epoch),
+            started_at: utc(started.at),
             took_s: started.since.elapsed().as_secs_f64(),
             commit: commit.map(str::to_owned),
             processor: processor(),
-            cores: allowed_cores().len(),
+            cores: cores_allowed().len(),
         }
     }
 }
@@ -74,39 +74,15 @@ impl fmt::Display for Header {
     }
 }
 
-/// Formats a time in UTC, given since the start of 1970, as in RFC 3339.
-fn utc(since_epoch: Duration) -> String {
-    const DAY: u64 = 86_400;
-    let seconds = since_epoch.as_secs();
-    let (mut day, second) = (seconds / DAY, seconds % DAY);
-    let mut year = 1970;
-    while day >= days_of(year) {
-        day -= days_of(year);
-        year += 1;
-    }
-    let february = days_of(year) - 337;
-    let months = [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
-    let mut month = 0;
-    while day >= months[month] {
-        day -= months[month];
-        month += 1;
-    }
-    let (hour, minute) = (second / 3600, second / 60 % 60);
-    format!(
-        "{year:04}-{:02}-{:02}T{hour:02}:{minute:02}:{:02}Z",
-        month + 1,
-        day + 1,
-        second % 60
-    )
-}
-
-fn days_of(year: u64) -> u64 {
-    let is_leap = year.is_multiple_of(4) && !year.is_multiple_of(100) || year.is_multiple_of(400);
-    365 + u64::from(is_leap)
+/// Formats a time in UTC, as in RFC 3339.
+fn utc(at: SystemTime) -> String {
+    humantime::format_rfc3339_seconds(at).to_string()
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, UNIX_EPOCH};
+
     use super::*;
 
     #[test]
@@ -120,7 +96,7 @@ mod tests {
             (1_793_880_000, "2026-11-05T12:00:00Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(utc(Duration::from_secs(seconds)), text);
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), text);
         }
     }
 

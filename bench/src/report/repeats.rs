@@ -4,9 +4,10 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::micro::{Rate, Spread, text};
-use crate::slices::{SliceRates, is_uneven};
-use crate::text::whole;
+use crate::micro::Spread;
+use crate::recorder::LatencyUs;
+use crate::slices::is_uneven;
+use crate::text::{significant, whole};
 
 /// Maximum number of measurements that the warning about uneven slices names.
 const NAMED: usize = 5;
@@ -16,57 +17,40 @@ const NAMED: usize = 5;
 pub struct Figure {
     /// Name of the figure with its unit, as in `committed/s`.
     pub name: String,
-    /// Value of the figure.
-    pub value: f64,
+    /// Value of the figure; `None` if repeated runs are not compared by it.
+    pub value: Option<f64>,
+    /// Throughput of the slowest and of the fastest time slice, per second, if it was measured in slices.
+    pub slices: Option<[f64; 2]>,
 }
 
 impl Figure {
-    /// Creates a figure of this name.
-    pub fn new(name: impl Into<String>, value: f64) -> Self {
+    /// Creates a figure of this name that was not measured in slices.
+    pub fn new(name: impl Into<String>, value: impl Into<Option<f64>>) -> Self {
         Self {
             name: name.into(),
-            value,
+            value: value.into(),
+            slices: None,
         }
     }
 
-    /// Creates the figures that have a value; drops the others.
-    pub(crate) fn known(all: Vec<(String, Option<f64>)>) -> Vec<Self> {
-        let known = all.into_iter();
-        known
-            .filter_map(|(name, value)| Some(Self::new(name, value?)))
-            .collect()
-    }
-}
-
-/// A throughput that was measured in several slices.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SlicedRate {
-    /// Name of the throughput, with its unit.
-    pub name: String,
-    /// The slowest slice, per second.
-    pub least: f64,
-    /// The fastest slice, per second.
-    pub most: f64,
-}
-
-impl SlicedRate {
-    /// Creates the throughput with the slowest and the fastest slice of `rate`.
-    pub(crate) fn of(name: impl Into<String>, rate: &Rate) -> Self {
+    /// Creates a throughput that was measured in slices.
+    pub(crate) fn rate(
+        name: impl Into<String>,
+        value: impl Into<Option<f64>>,
+        slices: Option<[f64; 2]>,
+    ) -> Self {
         Self {
-            name: name.into(),
-            least: rate.least,
-            most: rate.most,
+            slices,
+            ..Self::new(name, value)
         }
     }
 
-    /// Returns the throughput of a run by time slice; nothing if the run was too short for slices.
-    pub(crate) fn of_slices(name: &str, slices: Option<&SliceRates>) -> Vec<Self> {
-        let slices = slices.map(|slices| Self {
-            name: name.to_owned(),
-            least: slices.least,
-            most: slices.most,
-        });
-        slices.into_iter().collect()
+    /// Creates the figures of the latency of a kind of operation.
+    pub(crate) fn latencies(kind: &str, latency: Option<LatencyUs>) -> [Self; 2] {
+        [
+            Self::new(format!("{kind} p50, us"), latency.map(|it| it.p50)),
+            Self::new(format!("{kind} p99, us"), latency.map(|it| it.p99)),
+        ]
     }
 }
 
@@ -75,13 +59,8 @@ pub trait Measured {
     /// Returns what was measured. The text is the same for every repeat of a run, and different for every other run.
     fn what(&self) -> String;
 
-    /// Returns the figures in a fixed order. The most important figure is the first one.
+    /// Returns the figures in a fixed order. The most important figure is the first one with a value.
     fn figures(&self) -> Vec<Figure>;
-
-    /// Returns the throughputs that were measured in several slices.
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        Vec::new()
-    }
 }
 
 /// One run that was repeated.
@@ -139,14 +118,15 @@ pub(super) fn repeated<R: Measured>(runs: &[R]) -> Vec<Repeated> {
 
 fn spread<R: Measured>(what: String, indices: &[usize], runs: &[R]) -> Repeated {
     let all: Vec<Vec<Figure>> = indices.iter().map(|index| runs[*index].figures()).collect();
-    let first = |index: usize| all[index].first().map_or(0.0, |figure| figure.value);
+    let first = |index: usize| all[index].iter().find_map(|figure| figure.value);
+    let first = |index: usize| first(index).unwrap_or(0.0);
     let mut order: Vec<usize> = (0..indices.len()).collect();
     order.sort_by(|a, b| first(*a).total_cmp(&first(*b)));
     let names = all[0].iter().map(|figure| &figure.name);
     let figures = names.filter_map(|name| {
         let of = |figures: &Vec<Figure>| {
             let found = figures.iter().find(|figure| figure.name == *name);
-            found.map(|figure| figure.value)
+            found.and_then(|figure| figure.value)
         };
         // A kind of operation that one of the runs did not sample has no spread.
         let values: Option<Vec<f64>> = all.iter().map(of).collect();
@@ -167,15 +147,17 @@ fn spread<R: Measured>(what: String, indices: &[usize], runs: &[R]) -> Repeated 
 pub(super) fn uneven<R: Measured>(runs: &[R]) -> Vec<Uneven> {
     let mut uneven = Vec::new();
     for (run, measured) in runs.iter().enumerate() {
-        for rate in measured.sliced_rates() {
-            if is_uneven(rate.least, rate.most) {
-                uneven.push(Uneven {
-                    run,
-                    what: format!("{}: {}", measured.what(), rate.name),
-                    least: rate.least,
-                    most: rate.most,
-                });
-            }
+        for figure in measured.figures() {
+            let Some([least, most]) = figure.slices.filter(|it| is_uneven(it[0], it[1])) else {
+                continue;
+            };
+            let what = format!("{}: {}", measured.what(), figure.name);
+            uneven.push(Uneven {
+                run,
+                what,
+                least,
+                most,
+            });
         }
     }
     uneven
@@ -201,7 +183,7 @@ impl fmt::Display for Repeated {
 fn shown(figure: f64) -> String {
     match figure {
         n if n >= 1000.0 => whole(n),
-        n => text::significant(n),
+        n => significant(n),
     }
 }
 

@@ -5,9 +5,10 @@
 //! In reading order:
 //!
 //! * [`account`]: tables, keys and balances. Money is in whole cents, so that sums are exact.
+//! * [`transaction`]: the transactions, what each of them reads, decides and writes, and how it changes the sum of all
+//!   money.
 //! * [`options`]: the number of accounts, the hot accounts, the mix.
-//! * [`stream`]: transactions with their parameters.
-//! * [`transaction`]: what each of them reads, decides and writes, and how it changes the sum of all money.
+//! * [`stream`]: transactions with random accounts.
 //! * [`ledger`]: the expected sum of all money at the end.
 //!
 //! Decisions where the sources differ:
@@ -25,6 +26,6 @@ pub mod transaction;
 
 pub use account::Balance;
 pub use ledger::Ledger;
-pub use options::{Mix, Options};
+pub use options::Options;
 pub use stream::Stream;
-pub use transaction::{Kind, SavingsRule, Transaction};
+pub use transaction::{Kind, Mix, SavingsRule, Transaction};

@@ -2,49 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::transaction::{Kind, SavingsRule};
-use crate::oltp::{OptionsError, check_mix};
-
-/// Percentages of the transactions; they add up to 100.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[allow(missing_docs)] // Each field is the share of the transaction with its name.
-pub struct Mix {
-    pub amalgamate: u8,
-    pub balance: u8,
-    pub deposit_checking: u8,
-    pub send_payment: u8,
-    pub transact_savings: u8,
-    pub write_check: u8,
-}
-
-impl Default for Mix {
-    /// The mix of SmallBank: 15 % only read.
-    fn default() -> Self {
-        Self {
-            amalgamate: 15,
-            balance: 15,
-            deposit_checking: 15,
-            send_payment: 25,
-            transact_savings: 15,
-            write_check: 15,
-        }
-    }
-}
-
-impl Mix {
-    /// Returns the percentages in the order of [`Kind::ALL`].
-    pub fn percents(&self) -> [u8; Kind::ALL.len()] {
-        [
-            self.amalgamate,
-            self.balance,
-            self.deposit_checking,
-            self.send_payment,
-            self.transact_savings,
-            self.write_check,
-        ]
-    }
-}
+use super::transaction::{Mix, SavingsRule};
+use crate::oltp::{OptionsError, check_mix, check_option};
 
 /// A run of SmallBank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -90,53 +49,56 @@ impl Options {
     /// # Errors
     /// The first invalid option.
     pub fn validate(&self) -> Result<(), OptionsError> {
-        let accounts = self.accounts;
-        if accounts < 2 {
-            let advice = "some transactions need two accounts; give 100000 for example";
-            return Err(OptionsError::new(
-                "smallbank.accounts",
-                accounts,
-                "2 or more",
-                advice,
-            ));
-        }
-        let hot = self.hot_percent;
-        if hot > 100 {
-            let advice = "give the percentage of transactions on hot accounts, or 0 for none";
-            return Err(OptionsError::new(
-                "smallbank.hot_percent",
-                hot,
-                "0 to 100",
-                advice,
-            ));
-        }
-        let (hot_accounts, least) = (self.hot_accounts, if hot == 0 { 0 } else { 2 });
-        if !(least..=accounts).contains(&hot_accounts) {
-            let advice = "give 4 % of the accounts, or set hot_percent = 0 for no hot accounts";
-            let wanted = format!("{least} to {accounts}");
-            return Err(OptionsError::new(
-                "smallbank.hot_accounts",
-                hot_accounts,
-                wanted,
-                advice,
-            ));
-        }
+        let Self {
+            accounts,
+            hot_accounts,
+            hot_percent,
+            initial_cents,
+            ..
+        } = *self;
+        let advice = "some transactions need two accounts; give 100000 for example";
+        check_option(
+            accounts >= 2,
+            "smallbank.accounts",
+            accounts,
+            "2 or more",
+            advice,
+        )?;
+        let advice = "give the percentage of transactions on hot accounts, or 0 for none";
+        let valid = hot_percent <= 100;
+        check_option(
+            valid,
+            "smallbank.hot_percent",
+            hot_percent,
+            "0 to 100",
+            advice,
+        )?;
+        let least = if hot_percent == 0 { 0 } else { 2 };
+        let wanted = format!("{least} to {accounts}");
+        let advice = "give 4 % of the accounts, or set hot_percent = 0 for no hot accounts";
+        let valid = (least..=accounts).contains(&hot_accounts);
+        check_option(
+            valid,
+            "smallbank.hot_accounts",
+            hot_accounts,
+            &wanted,
+            advice,
+        )?;
         // Amalgamate may move all of the money to one account.
         let most = i64::MAX / 2 / i64::try_from(accounts).unwrap_or(i64::MAX) / 2;
-        let cents = self.initial_cents;
-        if !(0..=most).contains(&cents) {
-            let wanted = format!("0 to {most}");
-            let advice = format!(
-                "the balances of all {accounts} accounts together must be at most half of the largest signed \
-                 64-bit number; load less money"
-            );
-            return Err(OptionsError::new(
-                "smallbank.initial_cents",
-                cents,
-                wanted,
-                advice,
-            ));
-        }
+        let wanted = format!("0 to {most}");
+        let advice = format!(
+            "the balances of all {accounts} accounts together must be at most half of the largest signed 64-bit \
+             number; load less money"
+        );
+        let valid = (0..=most).contains(&initial_cents);
+        check_option(
+            valid,
+            "smallbank.initial_cents",
+            initial_cents,
+            &wanted,
+            &advice,
+        )?;
         check_mix("smallbank.mix", &self.mix)
     }
 }

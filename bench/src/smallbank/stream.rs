@@ -3,7 +3,7 @@
 use rand::{Rng, RngCore};
 
 use super::options::Options;
-use super::transaction::{Kind, SavingsRule, Transaction};
+use super::transaction::{Kind, Transaction};
 use crate::oltp::{OptionsError, choose};
 
 /// Draws transactions with their accounts. The result depends only on the random numbers that are passed in.
@@ -12,11 +12,8 @@ use crate::oltp::{OptionsError, choose};
 /// any accounts, including hot ones. The two accounts are always different.
 #[derive(Clone, Debug)]
 pub struct Stream {
+    options: Options,
     percents: [u8; Kind::ALL.len()],
-    accounts: u64,
-    hot_accounts: u64,
-    hot_percent: u8,
-    savings_rule: SavingsRule,
 }
 
 impl Stream {
@@ -27,22 +24,18 @@ impl Stream {
     pub fn new(options: &Options) -> Result<Self, OptionsError> {
         options.validate()?;
         Ok(Self {
+            options: options.clone(),
             percents: options.mix.percents(),
-            accounts: options.accounts,
-            hot_accounts: options.hot_accounts,
-            hot_percent: options.hot_percent,
-            savings_rule: options.savings_rule,
         })
     }
 
     /// Returns the next transaction. Does not allocate.
     pub fn next<R: RngCore + ?Sized>(&self, rng: &mut R) -> Transaction {
         let kind = Kind::ALL[choose(&self.percents, rng.random_range(0..100))];
-        let hot = rng.random_range(0..100) < self.hot_percent;
-        let among = if hot {
-            self.hot_accounts
-        } else {
-            self.accounts
+        let is_hot = rng.random_range(0..100) < self.options.hot_percent;
+        let among = match is_hot {
+            true => self.options.hot_accounts,
+            false => self.options.accounts,
         };
         let account = rng.random_range(0..among);
         match kind {
@@ -58,7 +51,7 @@ impl Stream {
             },
             Kind::TransactSavings => Transaction::TransactSavings {
                 account,
-                rule: self.savings_rule,
+                rule: self.options.savings_rule,
             },
             Kind::WriteCheck => Transaction::WriteCheck { account },
         }

@@ -1,4 +1,5 @@
-//! The reads, decisions and writes of each transaction of SmallBank (`WORKLOADS.md` §4.2), in cents.
+//! The reads, decisions and writes of each transaction of SmallBank (`WORKLOADS.md` §4.2), in cents. If a transaction
+//! has two accounts, they are distinct.
 //!
 //! | transaction | reads | writes | sum of all money |
 //! |---|---|---|---|
@@ -13,8 +14,9 @@ use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::account::{Balance, checking, savings};
-use crate::oltp::{Decision, Names, Outcome, Row, RowName, Step, StepError, Write, present};
-use crate::recorder::kinds;
+use crate::oltp::{
+    Decision, Names, Outcome, Row, RowName, Step, StepError, Write, present, transactions,
+};
 
 /// Deposit of DepositChecking, in cents.
 pub const DEPOSIT_CENTS: i64 = 130;
@@ -38,17 +40,14 @@ pub enum SavingsRule {
     Withdraw,
 }
 
-kinds! {
-    /// The transactions of SmallBank, in the order of the benchmark's description.
-    #[allow(missing_docs)] // The table in the module documentation describes them.
-    pub enum Kind {
-        Amalgamate = "Amalgamate",
-        Balance = "Balance",
-        DepositChecking = "DepositChecking",
-        SendPayment = "SendPayment",
-        TransactSavings = "TransactSavings",
-        WriteCheck = "WriteCheck",
-    }
+// 15 % of the standard mix only read.
+transactions! {
+    Amalgamate = "Amalgamate", amalgamate: 15 { from: u64, to: u64 }
+    Balance = "Balance", balance: 15 { account: u64 }
+    DepositChecking = "DepositChecking", deposit_checking: 15 { account: u64 }
+    SendPayment = "SendPayment", send_payment: 25 { from: u64, to: u64 }
+    TransactSavings = "TransactSavings", transact_savings: 15 { account: u64, rule: SavingsRule }
+    WriteCheck = "WriteCheck", write_check: 15 { account: u64 }
 }
 
 impl Kind {
@@ -58,31 +57,7 @@ impl Kind {
     }
 }
 
-/// A transaction with its accounts; if there are two, they are distinct.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // As above.
-pub enum Transaction {
-    Amalgamate { from: u64, to: u64 },
-    Balance { account: u64 },
-    DepositChecking { account: u64 },
-    SendPayment { from: u64, to: u64 },
-    TransactSavings { account: u64, rule: SavingsRule },
-    WriteCheck { account: u64 },
-}
-
 impl Transaction {
-    /// Returns its kind.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Transaction::Amalgamate { .. } => Kind::Amalgamate,
-            Transaction::Balance { .. } => Kind::Balance,
-            Transaction::DepositChecking { .. } => Kind::DepositChecking,
-            Transaction::SendPayment { .. } => Kind::SendPayment,
-            Transaction::TransactSavings { .. } => Kind::TransactSavings,
-            Transaction::WriteCheck { .. } => Kind::WriteCheck,
-        }
-    }
-
     /// Returns the next step, given all rows read so far in the order of the requests; initially there are none.
     ///
     /// # Errors

@@ -1,29 +1,12 @@
 //! The conditions on the rows of a subscriber after any transactions: transactions change only some fields of some
 //! rows, and insert and remove call forwardings.
 
-use super::names::{self, START_TIMES, SubNbr, TYPES};
+use super::names::{self, START_TIMES};
 use super::population;
 use super::row::{CallForwarding, IndexEntry, SpecialFacility, Subscriber};
-use crate::oltp::{Row, RowBytes, RowName, StepError, decode, present};
+use crate::oltp::{Row, RowBytes, StepError, decode, present};
 
-/// Returns the names of all rows that a subscriber may have; its own row and its index entry are first.
-pub fn names(s_id: u32) -> impl Iterator<Item = RowName> {
-    let first = [
-        names::subscriber(s_id),
-        names::index_entry(SubNbr::of(s_id)),
-    ];
-    let access = TYPES.map(move |kind| names::access_info(s_id, kind));
-    let facilities = TYPES.map(move |kind| names::special_facility(s_id, kind));
-    let forwardings = TYPES.flat_map(move |kind| {
-        START_TIMES
-            .iter()
-            .map(move |start| names::call_forwarding(s_id, kind, *start))
-    });
-    let rows = first.into_iter().chain(access);
-    rows.chain(facilities).chain(forwardings)
-}
-
-/// Compares the rows of a subscriber with the loaded rows. `rows` contains either all rows in the order of [`names()`],
+/// Compares the rows of a subscriber with the loaded rows. `rows` contains either all rows in the order of [`names::all`],
 /// or only the first two of them.
 ///
 /// # Errors
@@ -32,7 +15,7 @@ pub fn check(seed: u64, s_id: u32, rows: &[Option<RowBytes>]) -> Result<(), Stri
     const FIELDS: &str = "differs from the loaded row in fields that no transaction writes";
     let was = population::rows(seed, s_id);
     let name_of = |at: usize| {
-        names(s_id)
+        names::all(s_id)
             .nth(at)
             .expect("`names` yields the name of every row of a subscriber")
     };
@@ -96,12 +79,12 @@ mod tests {
             let found = rows.iter().find(|(one, _)| *one == name);
             found.map(|(_, row)| *row)
         };
-        names(s_id).map(find).collect()
+        names::all(s_id).map(find).collect()
     }
 
     #[test]
     fn only_fields_that_transactions_write_may_change() {
-        assert_eq!(names(9).count(), 22);
+        assert_eq!(names::all(9).count(), 22);
         for s_id in 1..200 {
             let was = loaded(5, s_id);
             assert_eq!(check(5, s_id, &was), Ok(()));
@@ -111,7 +94,7 @@ mod tests {
                 let mut now = was.clone();
                 let mut row: [u8; 40] = now[0].unwrap().to_vec().try_into().unwrap();
                 row[byte] ^= 1;
-                now[0] = Some(row.into());
+                now[0] = RowBytes::copied(&row);
                 assert_eq!(check(5, s_id, &now).is_ok(), right);
             }
             for at in 0..22 {

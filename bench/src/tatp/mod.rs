@@ -3,13 +3,13 @@
 //!
 //! In reading order:
 //!
+//! * [`row`]: the rows, with the bytes of FaSST and FORD.
 //! * [`names`]: tables and keys.
-//! * [`row`]: the bytes of rows, as in FaSST and FORD.
 //! * [`population`]: the initial rows of a subscriber, a function of seed and `s_id`, so that each machine can create
 //!   its own share.
+//! * [`transaction`]: the transactions, and what each of them reads, decides and writes.
 //! * [`options`]: the number of subscribers, their distribution, the mix.
-//! * [`stream`]: transactions with their parameters.
-//! * [`transaction`]: what each of them reads, decides and writes.
+//! * [`stream`]: transactions with random parameters.
 //! * [`audit`]: the conditions on the rows of a subscriber at the end.
 //!
 //! Decisions where the sources differ:
@@ -29,9 +29,8 @@ pub mod row;
 pub mod stream;
 pub mod transaction;
 
-pub use names::SubNbr;
-pub use options::{Choice, Mix, Options};
+pub use options::{Choice, Options};
 pub use population::{SubscriberRows, rows};
-pub use row::{AccessInfo, CallForwarding, IndexEntry, SpecialFacility, Subscriber};
+pub use row::{AccessInfo, CallForwarding, IndexEntry, SpecialFacility, SubNbr, Subscriber};
 pub use stream::{Stream, SubscriberDraw};
-pub use transaction::{Kind, Transaction};
+pub use transaction::{Kind, Mix, Transaction};

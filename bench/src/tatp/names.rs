@@ -9,20 +9,19 @@
 //!  └─────────────────────────────────────────────────────────────┘
 //! ```
 
-use std::fmt;
-
+use super::row::{AccessInfo, CallForwarding, IndexEntry, SpecialFacility, SubNbr, Subscriber};
 use crate::oltp::{RowName, Table};
 
 /// SUBSCRIBER, by `s_id`.
-pub const SUBSCRIBER: Table = table(1, "SUBSCRIBER", 40);
+pub const SUBSCRIBER: Table = Table::of::<Subscriber>(1, "SUBSCRIBER");
 /// The index from `sub_nbr` to `s_id`.
-pub const SUB_NBR_INDEX: Table = table(2, "SUB_NBR_INDEX", 8);
+pub const SUB_NBR_INDEX: Table = Table::of::<IndexEntry>(2, "SUB_NBR_INDEX");
 /// ACCESS_INFO, by `s_id` and `ai_type`.
-pub const ACCESS_INFO: Table = table(3, "ACCESS_INFO", 16);
+pub const ACCESS_INFO: Table = Table::of::<AccessInfo>(3, "ACCESS_INFO");
 /// SPECIAL_FACILITY, by `s_id` and `sf_type`.
-pub const SPECIAL_FACILITY: Table = table(4, "SPECIAL_FACILITY", 8);
+pub const SPECIAL_FACILITY: Table = Table::of::<SpecialFacility>(4, "SPECIAL_FACILITY");
 /// CALL_FORWARDING, by `s_id`, `sf_type` and `start_time`.
-pub const CALL_FORWARDING: Table = table(5, "CALL_FORWARDING", 16);
+pub const CALL_FORWARDING: Table = Table::of::<CallForwarding>(5, "CALL_FORWARDING");
 
 /// All tables.
 pub const TABLES: [Table; 5] = [
@@ -39,14 +38,6 @@ pub const START_TIMES: [u8; 3] = [0, 8, 16];
 /// Types of access infos and of special facilities: 1 to 4.
 pub const TYPES: std::ops::RangeInclusive<u8> = 1..=4;
 
-const fn table(id: u8, name: &'static str, row_bytes: usize) -> Table {
-    Table {
-        id,
-        name,
-        row_bytes,
-    }
-}
-
 /// Returns the name of the row of a subscriber.
 pub const fn subscriber(s_id: u32) -> RowName {
     named(SUBSCRIBER, s_id, 0, 0)
@@ -56,7 +47,7 @@ pub const fn subscriber(s_id: u32) -> RowName {
 pub const fn index_entry(sub_nbr: SubNbr) -> RowName {
     RowName {
         table: SUB_NBR_INDEX,
-        key: sub_nbr.0,
+        key: sub_nbr.packed(),
     }
 }
 
@@ -82,42 +73,15 @@ const fn named(table: Table, s_id: u32, kind: u8, start_time: u8) -> RowName {
     }
 }
 
-/// The number of a subscriber: `s_id` in 15 decimal digits, 4 bits each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SubNbr(u64);
-
-impl SubNbr {
-    /// Number of digits.
-    pub const DIGITS: u32 = 15;
-
-    /// Returns the number of a subscriber.
-    pub const fn of(s_id: u32) -> Self {
-        let (mut rest, mut packed, mut digit) = (s_id as u64, 0, 0);
-        while digit < Self::DIGITS {
-            packed |= (rest % 10) << (4 * digit);
-            rest /= 10;
-            digit += 1;
-        }
-        Self(packed)
-    }
-
-    /// Returns the packed digits.
-    pub const fn packed(self) -> u64 {
-        self.0
-    }
-
-    /// Creates a number from packed digits; `None` if a digit is above 9, or if there are more than 15.
-    pub fn from_packed(packed: u64) -> Option<Self> {
-        let decimal = (0..Self::DIGITS).all(|digit| packed >> (4 * digit) & 0xF <= 9);
-        (decimal && packed >> (4 * Self::DIGITS) == 0).then_some(Self(packed))
-    }
-}
-
-impl fmt::Display for SubNbr {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A decimal digit looks the same in hexadecimal.
-        write!(out, "{:015x}", self.0)
-    }
+/// Returns the names of all rows that a subscriber may have; its own row and its index entry are first.
+pub fn all(s_id: u32) -> impl Iterator<Item = RowName> {
+    let first = [subscriber(s_id), index_entry(SubNbr::of(s_id))];
+    let access = TYPES.map(move |kind| access_info(s_id, kind));
+    let facilities = TYPES.map(move |kind| special_facility(s_id, kind));
+    let starts = TYPES.flat_map(|kind| START_TIMES.map(|start| (kind, start)));
+    let forwardings = starts.map(move |(kind, start)| call_forwarding(s_id, kind, start));
+    let rows = first.into_iter().chain(access);
+    rows.chain(facilities).chain(forwardings)
 }
 
 #[cfg(test)]
@@ -133,16 +97,5 @@ mod tests {
         let mut keys = TABLES.map(|table| RowName { table, key: 1 }.table_key());
         keys.sort_unstable();
         assert!(keys.windows(2).all(|pair| pair[0] != pair[1]));
-    }
-
-    #[test]
-    fn numbers_are_fifteen_decimal_digits() {
-        for s_id in [0, 1, 9, 10, 99_999, 4_294_967_295] {
-            let number = SubNbr::of(s_id);
-            assert_eq!(number.to_string(), format!("{s_id:015}"));
-            assert_eq!(SubNbr::from_packed(number.packed()), Some(number));
-        }
-        assert_eq!(SubNbr::from_packed(0xA), None);
-        assert_eq!(SubNbr::from_packed(1 << 60), None);
     }
 }

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::transaction::Kind;
-use crate::oltp::{OptionsError, check_mix};
+use super::transaction::Mix;
+use crate::oltp::{OptionsError, check_mix, check_option};
 
 /// The choice of the subscriber of a transaction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,50 +14,6 @@ pub enum Choice {
     NonUniform,
     /// A uniform distribution, as in BenchBase and H-Store.
     Uniform,
-}
-
-/// Percentages of the transactions; they add up to 100.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-#[allow(missing_docs)] // Each field is the share of the transaction with its name.
-pub struct Mix {
-    pub get_subscriber_data: u8,
-    pub get_new_destination: u8,
-    pub get_access_data: u8,
-    pub update_subscriber_data: u8,
-    pub update_location: u8,
-    pub insert_call_forwarding: u8,
-    pub delete_call_forwarding: u8,
-}
-
-impl Default for Mix {
-    /// The mix of TATP: 80 % read, 20 % write.
-    fn default() -> Self {
-        Self {
-            get_subscriber_data: 35,
-            get_new_destination: 10,
-            get_access_data: 35,
-            update_subscriber_data: 2,
-            update_location: 14,
-            insert_call_forwarding: 2,
-            delete_call_forwarding: 2,
-        }
-    }
-}
-
-impl Mix {
-    /// Returns the percentages in the order of [`Kind::ALL`].
-    pub fn percents(&self) -> [u8; Kind::ALL.len()] {
-        [
-            self.get_subscriber_data,
-            self.get_new_destination,
-            self.get_access_data,
-            self.update_subscriber_data,
-            self.update_location,
-            self.insert_call_forwarding,
-            self.delete_call_forwarding,
-        ]
-    }
 }
 
 /// A run of TATP.
@@ -90,11 +46,16 @@ impl Options {
     /// # Errors
     /// The first invalid option.
     pub fn validate(&self) -> Result<(), OptionsError> {
-        if self.subscribers == 0 {
-            let wanted = format!("1 to {}", u32::MAX);
-            let advice = "give the number of subscribers, 100000 for example";
-            return Err(OptionsError::new("tatp.subscribers", 0, wanted, advice));
-        }
+        let wanted = format!("1 to {}", u32::MAX);
+        let advice = "give the number of subscribers, 100000 for example";
+        let subscribers = self.subscribers;
+        check_option(
+            subscribers > 0,
+            "tatp.subscribers",
+            subscribers,
+            &wanted,
+            advice,
+        )?;
         check_mix("tatp.mix", &self.mix)
     }
 }

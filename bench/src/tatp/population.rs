@@ -6,9 +6,10 @@
 use rand::{Rng, RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::names::{self, START_TIMES, SubNbr};
+use super::names::{self, START_TIMES};
 use super::row::{
-    AccessInfo, BITS, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, Subscriber,
+    AccessInfo, BITS, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, SubNbr,
+    Subscriber,
 };
 use crate::oltp::{Row, RowBytes, RowName, Table};
 
@@ -48,7 +49,8 @@ pub fn rows(seed: u64, s_id: u32) -> SubscriberRows {
     let rng = &mut random(seed, s_id);
     let subscriber = Subscriber {
         sub_nbr: SubNbr::of(s_id),
-        hex: std::array::from_fn(|_| rng.random_range(0..16)),
+        padding: [0; 7],
+        hex: std::array::from_fn(|_| rng.random_range(0..16) | rng.random_range(0..16) << 4),
         bytes: rng.random(),
         bits: rng.random_range(0..=BITS),
         msc_location: rng.random(),
@@ -79,37 +81,21 @@ pub fn rows(seed: u64, s_id: u32) -> SubscriberRows {
 impl SubscriberRows {
     /// Returns the names and bytes of all 4 to 22 rows, including the index entry.
     pub fn encoded(&self) -> impl Iterator<Item = (RowName, RowBytes)> + '_ {
-        let s_id = self.s_id;
-        let named = move |name: RowName, row: RowBytes| Some((name, row));
-        let index = IndexEntry { s_id }.encode();
-        let first = [
-            named(names::subscriber(s_id), self.subscriber.encode()),
-            named(names::index_entry(self.subscriber.sub_nbr), index),
-        ];
-        let access = names::TYPES
-            .zip(&self.access_info)
-            .map(move |(ai_type, row)| {
-                let row = row.as_ref()?.encode();
-                named(names::access_info(s_id, ai_type), row)
-            });
-        let facilities = names::TYPES
-            .zip(&self.special_facility)
-            .map(move |(sf_type, row)| {
-                let row = row.as_ref()?.encode();
-                named(names::special_facility(s_id, sf_type), row)
-            });
-        let forwardings =
-            names::TYPES
-                .zip(&self.call_forwarding)
-                .flat_map(move |(sf_type, rows)| {
-                    START_TIMES.iter().zip(rows).map(move |(start_time, row)| {
-                        let row = row.as_ref()?.encode();
-                        named(names::call_forwarding(s_id, sf_type, *start_time), row)
-                    })
-                });
-        let rows = first.into_iter().chain(access);
-        rows.chain(facilities).chain(forwardings).flatten()
+        let index = IndexEntry {
+            s_id: self.s_id,
+            padding: [0; 4],
+        };
+        let first = [self.subscriber.encode(), index.encode()].map(Some);
+        let rows = first.into_iter().chain(encode(&self.access_info));
+        let rows = rows.chain(encode(&self.special_facility));
+        let rows = rows.chain(encode(self.call_forwarding.as_flattened()));
+        let named = names::all(self.s_id).zip(rows);
+        named.filter_map(|(name, row)| Some((name, row?)))
     }
+}
+
+fn encode<R: Row>(rows: &[Option<R>]) -> impl Iterator<Item = Option<RowBytes>> + '_ {
+    rows.iter().map(|row| row.as_ref().map(R::encode))
 }
 
 /// Returns the random number generator of a subscriber.
@@ -136,12 +122,13 @@ fn random_access_info(rng: &mut Xoshiro256PlusPlus) -> AccessInfo {
         data2: rng.random(),
         data3: random_letters(rng),
         data4: random_letters(rng),
+        padding: [0; 6],
     }
 }
 
 fn random_facility(rng: &mut Xoshiro256PlusPlus) -> SpecialFacility {
     SpecialFacility {
-        is_active: rng.random_range(0..100) < ACTIVE_PERCENT,
+        is_active: u8::from(rng.random_range(0..100) < ACTIVE_PERCENT),
         error_cntrl: rng.random(),
         data_a: rng.random(),
         data_b: random_letters(rng),

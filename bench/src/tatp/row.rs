@@ -1,4 +1,4 @@
-//! Rows of TATP as bytes: exactly the layouts of FaSST and FORD. Numbers are little-endian, padding is zero.
+//! Rows of TATP: exactly the layouts of FaSST and FORD. Numbers are little-endian, padding is zero.
 //!
 //! ```text
 //!              0        8      15    20          30    32    36    40
@@ -12,20 +12,12 @@
 //!              0          1          16
 //! CALL_FORW.   │ end_time │ numberx  │
 //! ```
-//!
-//! Each byte of `hex` contains two fields, the first one in the low half; in `bits`, `bit_1` is the lowest bit.
 
-use super::names::{
-    ACCESS_INFO, CALL_FORWARDING, SPECIAL_FACILITY, SUB_NBR_INDEX, SUBSCRIBER, SubNbr,
-};
-use crate::oltp::{BadRow, Row, RowBytes, sized};
+use std::fmt;
 
-// The lengths of the layouts below are those of the tables.
-const _: () = assert!(SUBSCRIBER.row_bytes == 8 + 7 + 5 + 10 + 2 + 4 + 4);
-const _: () = assert!(SUB_NBR_INDEX.row_bytes == 4 + 4);
-const _: () = assert!(ACCESS_INFO.row_bytes == 1 + 1 + 3 + 5 + 6);
-const _: () = assert!(SPECIAL_FACILITY.row_bytes == 1 + 1 + 1 + 5);
-const _: () = assert!(CALL_FORWARDING.row_bytes == 1 + 15);
+use bytemuck::{Pod, Zeroable};
+
+use crate::oltp::{BadRow, Row};
 
 /// Bits of a subscriber: `bit_1` to `bit_10`.
 pub const BITS: u16 = (1 << 10) - 1;
@@ -33,13 +25,55 @@ pub const BITS: u16 = (1 << 10) - 1;
 /// Number of digits of the number to which calls are forwarded.
 pub const NUMBERX_DIGITS: usize = 15;
 
+/// The number of a subscriber: `s_id` in 15 decimal digits, 4 bits each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Pod, Zeroable)]
+#[repr(transparent)]
+pub struct SubNbr(u64);
+
+impl SubNbr {
+    /// Number of digits.
+    pub const DIGITS: u32 = 15;
+
+    /// Returns the number of a subscriber.
+    pub const fn of(s_id: u32) -> Self {
+        let (mut rest, mut packed, mut digit) = (s_id as u64, 0, 0);
+        while digit < Self::DIGITS {
+            packed |= (rest % 10) << (4 * digit);
+            rest /= 10;
+            digit += 1;
+        }
+        Self(packed)
+    }
+
+    /// Returns the packed digits.
+    pub const fn packed(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether these are 15 decimal digits.
+    fn is_decimal(self) -> bool {
+        let decimal = (0..Self::DIGITS).all(|digit| self.0 >> (4 * digit) & 0xF <= 9);
+        decimal && self.0 >> (4 * Self::DIGITS) == 0
+    }
+}
+
+impl fmt::Display for SubNbr {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A decimal digit looks the same in hexadecimal.
+        write!(out, "{:015x}", self.0)
+    }
+}
+
 /// A row of SUBSCRIBER.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct Subscriber {
     /// Number of the subscriber.
     pub sub_nbr: SubNbr,
-    /// `hex_1` to `hex_10`, each below 16.
-    pub hex: [u8; 10],
+    /// Padding.
+    pub padding: [u8; 7],
+    /// `hex_1` to `hex_10`, two in a byte; the low half is the first.
+    pub hex: [u8; 5],
     /// `byte2_1` to `byte2_10`.
     pub bytes: [u8; 10],
     /// `bit_1` (lowest) to `bit_10`.
@@ -62,65 +96,32 @@ impl Subscriber {
 }
 
 impl Row for Subscriber {
-    /// Encodes the row. If a field exceeds its range, its upper bits are dropped.
-    fn encode(&self) -> RowBytes {
-        let mut row = [0; SUBSCRIBER.row_bytes];
-        row[..8].copy_from_slice(&self.sub_nbr.packed().to_le_bytes());
-        for (byte, pair) in row[15..20].iter_mut().zip(self.hex.chunks_exact(2)) {
-            *byte = pair[0] & 0xF | pair[1] << 4;
-        }
-        row[20..30].copy_from_slice(&self.bytes);
-        row[30..32].copy_from_slice(&(self.bits & BITS).to_le_bytes());
-        row[32..36].copy_from_slice(&self.msc_location.to_le_bytes());
-        row[36..].copy_from_slice(&self.vlr_location.to_le_bytes());
-        row.into()
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
-        let row = sized::<{ SUBSCRIBER.row_bytes }>(bytes)?;
-        let sub_nbr = SubNbr::from_packed(u64::from_le_bytes(part(row, 0)));
-        let bits = u16::from_le_bytes(part(row, 30));
-        check(row[8..15] == [0; 7], "padding", "zero")?;
-        check(bits <= BITS, "bits", "10 bits")?;
-        let nibbles: [u8; 5] = part(row, 15);
-        Ok(Self {
-            sub_nbr: sub_nbr.ok_or(BadRow::Field {
-                field: "sub_nbr",
-                wanted: "15 decimal digits",
-            })?,
-            hex: std::array::from_fn(|place| nibbles[place / 2] >> (4 * (place % 2)) & 0xF),
-            bytes: part(row, 20),
-            bits,
-            msc_location: u32::from_le_bytes(part(row, 32)),
-            vlr_location: u32::from_le_bytes(part(row, 36)),
-        })
+    fn check(&self) -> Result<(), BadRow> {
+        check(self.padding == [0; 7], "padding", "zero")?;
+        check(self.bits <= BITS, "bits", "10 bits")?;
+        check(self.sub_nbr.is_decimal(), "sub_nbr", "15 decimal digits")
     }
 }
 
 /// A row of the index from `sub_nbr` to `s_id`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct IndexEntry {
     /// Id of the subscriber with this number.
     pub s_id: u32,
+    /// Padding.
+    pub padding: [u8; 4],
 }
 
 impl Row for IndexEntry {
-    fn encode(&self) -> RowBytes {
-        u64::from(self.s_id).to_le_bytes().into()
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
-        let word = u64::from_le_bytes(*sized(bytes)?);
-        let s_id = u32::try_from(word).map_err(|_| BadRow::Field {
-            field: "padding",
-            wanted: "zero",
-        })?;
-        Ok(Self { s_id })
+    fn check(&self) -> Result<(), BadRow> {
+        check(self.padding == [0; 4], "padding", "zero")
     }
 }
 
 /// A row of ACCESS_INFO.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct AccessInfo {
     /// `data1`.
     pub data1: u8,
@@ -130,36 +131,24 @@ pub struct AccessInfo {
     pub data3: [u8; 3],
     /// `data4`, letters from A to Z.
     pub data4: [u8; 5],
+    /// Padding.
+    pub padding: [u8; 6],
 }
 
 impl Row for AccessInfo {
-    fn encode(&self) -> RowBytes {
-        let mut row = [0; ACCESS_INFO.row_bytes];
-        (row[0], row[1]) = (self.data1, self.data2);
-        row[2..5].copy_from_slice(&self.data3);
-        row[5..10].copy_from_slice(&self.data4);
-        row.into()
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
-        let row = sized::<{ ACCESS_INFO.row_bytes }>(bytes)?;
-        check(are_letters(&row[2..5]), "data3", "letters from A to Z")?;
-        check(are_letters(&row[5..10]), "data4", "letters from A to Z")?;
-        check(row[10..] == [0; 6], "padding", "zero")?;
-        Ok(Self {
-            data1: row[0],
-            data2: row[1],
-            data3: part(row, 2),
-            data4: part(row, 5),
-        })
+    fn check(&self) -> Result<(), BadRow> {
+        check(are_letters(&self.data3), "data3", LETTERS)?;
+        check(are_letters(&self.data4), "data4", LETTERS)?;
+        check(self.padding == [0; 6], "padding", "zero")
     }
 }
 
 /// A row of SPECIAL_FACILITY.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct SpecialFacility {
-    /// Whether it forwards calls.
-    pub is_active: bool,
+    /// Whether it forwards calls: 0 or 1.
+    pub is_active: u8,
     /// `error_cntrl`.
     pub error_cntrl: u8,
     /// `data_a`.
@@ -169,29 +158,15 @@ pub struct SpecialFacility {
 }
 
 impl Row for SpecialFacility {
-    fn encode(&self) -> RowBytes {
-        let mut row = [0; SPECIAL_FACILITY.row_bytes];
-        row[0] = u8::from(self.is_active);
-        (row[1], row[2]) = (self.error_cntrl, self.data_a);
-        row[3..].copy_from_slice(&self.data_b);
-        row.into()
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
-        let row = sized::<{ SPECIAL_FACILITY.row_bytes }>(bytes)?;
-        check(row[0] <= 1, "is_active", "0 or 1")?;
-        check(are_letters(&row[3..]), "data_b", "letters from A to Z")?;
-        Ok(Self {
-            is_active: row[0] == 1,
-            error_cntrl: row[1],
-            data_a: row[2],
-            data_b: part(row, 3),
-        })
+    fn check(&self) -> Result<(), BadRow> {
+        check(self.is_active <= 1, "is_active", "0 or 1")?;
+        check(are_letters(&self.data_b), "data_b", LETTERS)
     }
 }
 
 /// A row of CALL_FORWARDING.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
 pub struct CallForwarding {
     /// Hour at which it ends, 1 to 24.
     pub end_time: u8,
@@ -200,39 +175,38 @@ pub struct CallForwarding {
 }
 
 impl Row for CallForwarding {
-    fn encode(&self) -> RowBytes {
-        let mut row = [0; CALL_FORWARDING.row_bytes];
-        row[0] = self.end_time;
-        row[1..].copy_from_slice(&self.numberx);
-        row.into()
-    }
-
-    fn decode(bytes: &[u8]) -> Result<Self, BadRow> {
-        let row = sized::<{ CALL_FORWARDING.row_bytes }>(bytes)?;
-        check((1..=24).contains(&row[0]), "end_time", "1 to 24")?;
-        let digits = row[1..].iter().all(u8::is_ascii_digit);
-        check(digits, "numberx", "15 decimal digits")?;
-        Ok(Self {
-            end_time: row[0],
-            numberx: part(row, 1),
-        })
+    fn check(&self) -> Result<(), BadRow> {
+        check((1..=24).contains(&self.end_time), "end_time", "1 to 24")?;
+        let digits = self.numberx.iter().all(u8::is_ascii_digit);
+        check(digits, "numberx", "15 decimal digits")
     }
 }
 
-/// Returns `N` bytes at an offset of a row, which must contain them.
-#[inline]
-fn part<const N: usize>(row: &[u8], at: usize) -> [u8; N] {
-    std::array::from_fn(|place| row[at + place])
-}
+const LETTERS: &str = "letters from A to Z";
 
 fn check(holds: bool, field: &'static str, wanted: &'static str) -> Result<(), BadRow> {
-    if holds {
-        Ok(())
-    } else {
-        Err(BadRow::Field { field, wanted })
+    match holds {
+        true => Ok(()),
+        false => Err(BadRow::Field { field, wanted }),
     }
 }
 
 fn are_letters(bytes: &[u8]) -> bool {
     bytes.iter().all(u8::is_ascii_uppercase)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_fifteen_decimal_digits() {
+        for s_id in [0, 1, 9, 10, 99_999, 4_294_967_295] {
+            let number = SubNbr::of(s_id);
+            assert_eq!(number.to_string(), format!("{s_id:015}"));
+            assert!(number.is_decimal());
+        }
+        assert!(!SubNbr(0xA).is_decimal());
+        assert!(!SubNbr(1 << 60).is_decimal());
+    }
 }

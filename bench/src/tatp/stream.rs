@@ -2,9 +2,10 @@
 
 use rand::{Rng, RngCore};
 
-use super::names::{START_TIMES, SubNbr, TYPES};
+use super::names::{START_TIMES, TYPES};
 use super::options::{Choice, Options};
 use super::population::random_numberx;
+use super::row::SubNbr;
 use super::transaction::{Kind, Transaction};
 use crate::oltp::{OptionsError, choose};
 

@@ -13,26 +13,30 @@
 //! All rows are requested at once, except that the index is read first. So GET_NEW_DESTINATION reads the facility and
 //! its call forwardings in one round trip, even if the facility is not active. FaRM'15 counts its rows in the same way.
 
-use super::names::{self, START_TIMES, SubNbr};
+use super::names::{self, START_TIMES};
 use super::row::{
-    AccessInfo, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, Subscriber,
+    AccessInfo, CallForwarding, IndexEntry, NUMBERX_DIGITS, SpecialFacility, SubNbr, Subscriber,
 };
 use crate::oltp::{
-    Decision, Names, Outcome, Row, RowName, Step, StepError, Write, decode, present,
+    Decision, Names, Outcome, Row, RowName, Step, StepError, Write, decode, present, transactions,
 };
-use crate::recorder::kinds;
 
-kinds! {
-    /// The transactions of TATP, in the order of the benchmark's description.
-    #[allow(missing_docs)] // The table in the module documentation describes them.
-    pub enum Kind {
-        GetSubscriberData = "GET_SUBSCRIBER_DATA",
-        GetNewDestination = "GET_NEW_DESTINATION",
-        GetAccessData = "GET_ACCESS_DATA",
-        UpdateSubscriberData = "UPDATE_SUBSCRIBER_DATA",
-        UpdateLocation = "UPDATE_LOCATION",
-        InsertCallForwarding = "INSERT_CALL_FORWARDING",
-        DeleteCallForwarding = "DELETE_CALL_FORWARDING",
+// The standard mix is 80 % reads and 20 % writes.
+transactions! {
+    GetSubscriberData = "GET_SUBSCRIBER_DATA", get_subscriber_data: 35 { s_id: u32 }
+    GetNewDestination = "GET_NEW_DESTINATION", get_new_destination: 10 {
+        s_id: u32, sf_type: u8, start_time: u8, end_time: u8
+    }
+    GetAccessData = "GET_ACCESS_DATA", get_access_data: 35 { s_id: u32, ai_type: u8 }
+    UpdateSubscriberData = "UPDATE_SUBSCRIBER_DATA", update_subscriber_data: 2 {
+        s_id: u32, bit_1: bool, sf_type: u8, data_a: u8
+    }
+    UpdateLocation = "UPDATE_LOCATION", update_location: 14 { sub_nbr: SubNbr, vlr_location: u32 }
+    InsertCallForwarding = "INSERT_CALL_FORWARDING", insert_call_forwarding: 2 {
+        sub_nbr: SubNbr, sf_type: u8, start_time: u8, end_time: u8, numberx: [u8; NUMBERX_DIGITS]
+    }
+    DeleteCallForwarding = "DELETE_CALL_FORWARDING", delete_call_forwarding: 2 {
+        sub_nbr: SubNbr, sf_type: u8, start_time: u8
     }
 }
 
@@ -46,47 +50,6 @@ impl Kind {
     }
 }
 
-/// A transaction with its parameters, which are named as in the benchmark's description.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // As above.
-pub enum Transaction {
-    GetSubscriberData {
-        s_id: u32,
-    },
-    GetNewDestination {
-        s_id: u32,
-        sf_type: u8,
-        start_time: u8,
-        end_time: u8,
-    },
-    GetAccessData {
-        s_id: u32,
-        ai_type: u8,
-    },
-    UpdateSubscriberData {
-        s_id: u32,
-        bit_1: bool,
-        sf_type: u8,
-        data_a: u8,
-    },
-    UpdateLocation {
-        sub_nbr: SubNbr,
-        vlr_location: u32,
-    },
-    InsertCallForwarding {
-        sub_nbr: SubNbr,
-        sf_type: u8,
-        start_time: u8,
-        end_time: u8,
-        numberx: [u8; NUMBERX_DIGITS],
-    },
-    DeleteCallForwarding {
-        sub_nbr: SubNbr,
-        sf_type: u8,
-        start_time: u8,
-    },
-}
-
 /// The way in which a transaction identifies its subscriber.
 enum Who {
     Id(u32),
@@ -94,19 +57,6 @@ enum Who {
 }
 
 impl Transaction {
-    /// Returns its kind.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Transaction::GetSubscriberData { .. } => Kind::GetSubscriberData,
-            Transaction::GetNewDestination { .. } => Kind::GetNewDestination,
-            Transaction::GetAccessData { .. } => Kind::GetAccessData,
-            Transaction::UpdateSubscriberData { .. } => Kind::UpdateSubscriberData,
-            Transaction::UpdateLocation { .. } => Kind::UpdateLocation,
-            Transaction::InsertCallForwarding { .. } => Kind::InsertCallForwarding,
-            Transaction::DeleteCallForwarding { .. } => Kind::DeleteCallForwarding,
-        }
-    }
-
     /// Returns the next step, given all rows read so far in the order of the requests; initially there are none.
     ///
     /// # Errors
@@ -239,7 +189,7 @@ fn new_destination(
         let forwarding: Option<CallForwarding> = decode(*name, *row)?;
         goes_on |= forwarding.is_some_and(|forwarding| forwarding.end_time > end_time);
     }
-    let answers = goes_on && facility.is_some_and(|facility| facility.is_active);
+    let answers = goes_on && facility.is_some_and(|facility| facility.is_active == 1);
     Ok(found(answers.then(|| Decision::commit([]))))
 }
 

@@ -1,8 +1,7 @@
-//! The clients of a YCSB workload on one worker: they load its records, or run its operations.
+//! The clients of a YCSB workload on one worker, which run its operations, and the records that it loads before.
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
@@ -17,10 +16,8 @@ use super::spec::WorkloadSpec;
 use super::stream::{Op, OpStream, worker_rng};
 use super::value;
 use crate::closed_loop::{self, Clients, ClosedLoop, Done, Extent, Ran, again};
+use crate::load::Pairs;
 use crate::recorder::Outcome;
-
-/// One operation of a load in this many is timed.
-const LOADS_SAMPLED_1_IN: u32 = 64;
 
 /// The table of a workload, and the worker that accesses it.
 #[derive(Clone)]
@@ -33,14 +30,19 @@ pub struct Common {
     pub writer: u16,
 }
 
-/// A part of the records to load.
-pub struct Load {
-    /// Range of the records' numbers.
-    pub records: Range<u64>,
-    /// Number of inserts in flight.
-    pub in_flight: usize,
-    /// Counter of loaded records.
-    pub progress: Arc<AtomicU64>,
+/// Returns the records that a worker loads, by their numbers.
+pub fn records(common: Common, mut numbers: Range<u64>) -> Pairs<u64> {
+    Pairs {
+        what: "record",
+        may_exist: true,
+        next: Box::new(move |_, value| {
+            let keynum = numbers.next()?;
+            value.resize(common.value_bytes, 0);
+            // Loaded values have the sequence number 0.
+            value::fill(value, keynum, common.writer, 0);
+            Some((keynum, common.table, key_bytes(keynum)))
+        }),
+    }
 }
 
 /// A run of a workload.
@@ -61,21 +63,11 @@ pub struct Run {
     pub sampled_1_in: u32,
 }
 
-enum Task {
-    Load {
-        records: Range<u64>,
-        progress: Arc<AtomicU64>,
-    },
-    Run {
-        stream: OpStream,
-        rng: Xoshiro256PlusPlus,
-        verify: bool,
-    },
-}
-
 struct Ycsb {
     common: Common,
-    task: Task,
+    stream: OpStream,
+    rng: Xoshiro256PlusPlus,
+    verify: bool,
     /// Sequence number of the last write.
     sequence: u64,
     value: Vec<u8>,
@@ -84,47 +76,19 @@ struct Ycsb {
 
 type Driver = ClosedLoop<Ycsb>;
 
-/// Loads records into a table. Calls `done` on the worker's thread when all records are loaded.
-pub fn load(worker: &mut Worker, common: Common, load: Load, done: Done<Counters>) {
-    let task = Task::Load {
-        records: load.records,
-        progress: load.progress,
-    };
-    let extent = Extent {
-        in_flight: load.in_flight,
-        ..Extent::default()
-    };
-    start(worker, common, task, extent, LOADS_SAMPLED_1_IN, done);
-}
-
 /// Runs a workload. Calls `done` on the worker's thread when the run has ended and no operation is in flight any more.
 pub fn run(worker: &mut Worker, common: Common, run: Run, done: Done<Counters>) {
-    let task = Task::Run {
+    let clients = Ycsb {
         rng: worker_rng(run.seed, u64::from(common.writer)),
         stream: OpStream::new(&run.spec, run.tracker, run.local_worker),
         verify: run.verify,
-    };
-    start(worker, common, task, run.extent, run.sampled_1_in, done);
-}
-
-fn start(
-    worker: &mut Worker,
-    common: Common,
-    task: Task,
-    extent: Extent,
-    sampled_1_in: u32,
-    done: Done<Counters>,
-) {
-    let clients = Ycsb {
-        task,
-        // Loaded values have the sequence number 0. A run starts at the current time, so that its sequence numbers
-        // differ from those of earlier runs.
+        // The sequence numbers differ from those of the load and of earlier runs.
         sequence: worker.clock().now().0,
         value: vec![0; common.value_bytes],
         common,
         done,
     };
-    closed_loop::start(worker, clients, recorder(sampled_1_in), extent);
+    closed_loop::start(worker, clients, recorder(run.sampled_1_in), run.extent);
 }
 
 impl Clients for Ycsb {
@@ -133,13 +97,7 @@ impl Clients for Ycsb {
 
     #[inline]
     fn draw(&mut self, _: &mut Worker) -> Option<Op> {
-        match &mut self.task {
-            Task::Load { records, .. } => records.next().map(|keynum| Op {
-                kind: OpKind::Insert,
-                keynum,
-            }),
-            Task::Run { stream, rng, .. } => Some(stream.next_op(rng)),
-        }
+        Some(self.stream.next_op(&mut self.rng))
     }
 
     #[inline]
@@ -173,15 +131,9 @@ impl Driver {
     fn write(&mut self, worker: &mut Worker, seat: usize) {
         let op = *self.operation(seat);
         let clients = &mut self.clients;
-        let sequence = match clients.task {
-            Task::Load { .. } => 0,
-            Task::Run { .. } => {
-                clients.sequence += 1;
-                clients.sequence
-            }
-        };
+        clients.sequence += 1;
         let Common { table, writer, .. } = clients.common;
-        value::fill(&mut clients.value, op.keynum, writer, sequence);
+        value::fill(&mut clients.value, op.keynum, writer, clients.sequence);
         let change = match op.kind {
             OpKind::Insert => Change::Upsert(&clients.value),
             _ => Change::Update(&clients.value),
@@ -197,16 +149,10 @@ impl Driver {
         self.recorder.counters.errors += 1;
         let op = *self.operation(seat);
         let why = format!("{} of record {} failed: {why}", op.kind.name(), op.keynum);
-        match &mut self.clients.task {
-            // A load ends when a record cannot be inserted.
-            Task::Load { .. } => self.stop(seat, why),
-            Task::Run { stream, .. } => {
-                if op.kind == OpKind::Insert {
-                    stream.acknowledge(op.keynum);
-                }
-                self.rest(worker, seat, why);
-            }
+        if op.kind == OpKind::Insert {
+            self.clients.stream.acknowledge(op.keynum);
         }
+        self.rest(worker, seat, why);
     }
 
     fn verify(&mut self, keynum: u64, found: &[u8]) {
@@ -234,8 +180,7 @@ fn got(worker: &mut Worker, seat: usize, found: Result<Option<&[u8]>, KvError>) 
         match &found {
             Ok(found) => {
                 let found = *found;
-                let verifies = matches!(own.clients.task, Task::Run { verify: true, .. });
-                if let (Some(value), true) = (found, verifies) {
+                if let (Some(value), true) = (found, own.clients.verify) {
                     own.verify(op.keynum, value);
                 }
                 if op.kind == OpKind::ReadModifyWrite && found.is_some() {
@@ -258,12 +203,8 @@ fn changed(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) 
                 own.fail(worker, seat, "the record is not in the table");
             }
             Ok(_) => {
-                match &mut own.clients.task {
-                    Task::Load { progress, .. } => _ = progress.fetch_add(1, Ordering::Relaxed),
-                    Task::Run { stream, .. } if op.kind == OpKind::Insert => {
-                        stream.acknowledge(op.keynum);
-                    }
-                    Task::Run { .. } => {}
+                if op.kind == OpKind::Insert {
+                    own.clients.stream.acknowledge(op.keynum);
                 }
                 own.succeed(worker, seat, op.kind);
             }

@@ -1,5 +1,7 @@
 //! The conversion of properties to a checked workload.
 
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::str::FromStr;
 
 use super::generators::ZIPFIAN_CONSTANT;
@@ -8,7 +10,7 @@ use super::properties::{Properties, Setting};
 use super::spec::{
     Distribution, DriverHints, MAX_RECORDS, MAX_VALUE_BYTES, Remark, SpecError, WorkloadSpec,
 };
-use super::vocabulary::{idle, is_used, suggestion};
+use super::vocabulary::{idle, suggestion};
 
 /// Largest difference from 1 at which a sum of decimal fractions still counts as 1.
 const SUM_TOLERANCE: f64 = 1e-6;
@@ -37,7 +39,10 @@ impl WorkloadSpec {
     /// # Errors
     /// The first invalid setting.
     pub fn from_properties(name: &str, properties: &Properties) -> Result<Parsed, SpecError> {
-        let reader = Reader { properties };
+        let reader = Reader {
+            properties,
+            used: RefCell::default(),
+        };
         let mut remarks = Vec::new();
 
         let (record_count, insert_start, insert_count) = records(&reader)?;
@@ -63,14 +68,14 @@ impl WorkloadSpec {
                 max_execution_s: reader.count("maxexecutiontime")?.filter(|count| *count > 0),
             },
         };
-        remark_on_settings(properties, &spec, &mut remarks);
+        remark_on_settings(&reader, &spec, &mut remarks);
         Ok(Parsed { spec, remarks })
     }
 }
 
 /// Checks `workload`, the class of the reference client. All workloads of this library are its core workload.
 fn core_workload(reader: &Reader<'_>) -> Result<(), SpecError> {
-    match reader.properties.get("workload") {
+    match reader.get("workload") {
         Some(setting) if !setting.value.ends_with("CoreWorkload") => {
             let wanted = "site.ycsb.workloads.CoreWorkload, the only supported class";
             Err(SpecError::bad_value("workload", setting, wanted))
@@ -112,7 +117,7 @@ fn mix(reader: &Reader<'_>, remarks: &mut Vec<Remark>) -> Result<OperationMix, S
     let mut shares = [0.0; PROPORTIONS.len()];
     let mut parts = Vec::new();
     for (share, key) in shares.iter_mut().zip(PROPORTIONS) {
-        if let Some(setting) = reader.properties.get(key) {
+        if let Some(setting) = reader.get(key) {
             *share = reader.fraction(key)?.unwrap_or(0.0);
             parts.push(format!("{key} {} at {}", setting.value, setting.origin));
         }
@@ -122,7 +127,7 @@ fn mix(reader: &Reader<'_>, remarks: &mut Vec<Remark>) -> Result<OperationMix, S
         (read, update) = (0.95, 0.05);
     }
     if scan > 0.0 {
-        let setting = reader.properties.get("scanproportion");
+        let setting = reader.get("scanproportion");
         let place = setting.map_or_else(String::new, |it| format!(" ({})", it.origin));
         let asked = format!("scanproportion = {scan}{place}");
         return Err(SpecError::needs_ordered_index(&asked));
@@ -180,7 +185,7 @@ fn distribution(reader: &Reader<'_>) -> Result<Distribution, SpecError> {
         percentile: percentile.unwrap_or(95.0),
         fraction: fraction.unwrap_or(0.857_142_857_1),
     };
-    let Some(setting) = reader.properties.get("requestdistribution") else {
+    let Some(setting) = reader.get("requestdistribution") else {
         return Ok(Distribution::Uniform);
     };
     match setting.value.to_ascii_lowercase().as_str() {
@@ -215,18 +220,19 @@ fn value_bytes(reader: &Reader<'_>) -> Result<usize, SpecError> {
 }
 
 /// Adds remarks on unknown keys and on settings without an effect.
-fn remark_on_settings(properties: &Properties, spec: &WorkloadSpec, remarks: &mut Vec<Remark>) {
-    for (key, Setting { value, origin }) in properties.iter() {
+fn remark_on_settings(reader: &Reader<'_>, spec: &WorkloadSpec, remarks: &mut Vec<Remark>) {
+    let used = reader.used.borrow();
+    for (key, Setting { value, origin }) in reader.properties.iter() {
         let idle = idle(key);
         let reason = match &idle {
-            _ if is_used(key) => reason_within_spec(key, value, spec),
+            _ if used.contains(key) => reason_within_spec(key, value, spec),
             Some(idle) => {
                 let is = |harmless: &str| value.eq_ignore_ascii_case(harmless);
                 (!idle.harmless.is_some_and(is)).then(|| idle.reason.to_owned())
             }
             None => {
                 let mut text = format!("unknown property '{key}' ({origin})");
-                if let Some(known) = suggestion(key) {
+                if let Some(known) = suggestion(key, &used) {
                     text += &format!("; did you mean '{known}'?");
                 }
                 remarks.push(Remark {
@@ -270,17 +276,25 @@ fn reason_within_spec(key: &str, value: &str, spec: &WorkloadSpec) -> Option<Str
 /// Typed access to settings, with errors that name the setting.
 struct Reader<'a> {
     properties: &'a Properties,
+    /// Keys that were read, whether they are set or not.
+    used: RefCell<BTreeSet<&'static str>>,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
+    /// Returns a setting, and records that its key has an effect.
+    fn get(&self, key: &'static str) -> Option<&'a Setting> {
+        self.used.borrow_mut().insert(key);
+        self.properties.get(key)
+    }
+
     /// Returns a number that `accepts` accepts; `wanted` describes the accepted range.
     fn number<T: FromStr>(
         &self,
-        key: &str,
+        key: &'static str,
         wanted: &str,
         accepts: impl Fn(&T) -> bool,
     ) -> Result<Option<T>, SpecError> {
-        let Some(setting) = self.properties.get(key) else {
+        let Some(setting) = self.get(key) else {
             return Ok(None);
         };
         match setting.value.parse::<T>().ok().filter(accepts) {
@@ -289,23 +303,23 @@ impl Reader<'_> {
         }
     }
 
-    fn count(&self, key: &str) -> Result<Option<u64>, SpecError> {
+    fn count(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
         self.number(key, "a whole number from 0 on", |_: &u64| true)
     }
 
-    fn fraction(&self, key: &str) -> Result<Option<f64>, SpecError> {
+    fn fraction(&self, key: &'static str) -> Result<Option<f64>, SpecError> {
         self.number(key, "a number from 0 to 1, such as 0.5", |part: &f64| {
             (0.0..=1.0).contains(part)
         })
     }
 
-    fn positive(&self, key: &str) -> Result<Option<u64>, SpecError> {
+    fn positive(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
         self.number(key, "a whole number from 1 on", |count: &u64| *count > 0)
     }
 
     /// Returns the index in `words` of the setting, if it is set.
-    fn one_of(&self, key: &str, words: &[&str]) -> Result<Option<usize>, SpecError> {
-        let Some(setting) = self.properties.get(key) else {
+    fn one_of(&self, key: &'static str, words: &[&str]) -> Result<Option<usize>, SpecError> {
+        let Some(setting) = self.get(key) else {
             return Ok(None);
         };
         let place = words

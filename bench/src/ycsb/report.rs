@@ -40,11 +40,9 @@ use super::spec::WorkloadSpec;
 use crate::closed_loop::Ran;
 use crate::counters::{Costs, Counters as _, counters};
 use crate::recorder::{LatencyUs, RecorderError};
-use crate::report::{
-    self, Figure, Measured, Merged, SlicedRate, ratio, ratio_of_counts, write_latencies,
-};
+use crate::report::{self, Figure, Measured, Merged, ratio, ratio_of_counts, write_latencies};
 use crate::slices::SliceRates;
-use crate::text::{dash, decimal, grouped, percent, whole};
+use crate::text::{cells, dash, decimal, grouped, headings, percent, table, whole};
 
 counters! {
     /// Counters of operations of all kinds.
@@ -286,19 +284,13 @@ impl Measured for RunResult {
     }
 
     fn figures(&self) -> Vec<Figure> {
-        let mut figures = vec![("ops/s".to_owned(), self.ops_per_s)];
-        for (kind, latency) in &self.latency_us {
-            let name = kind.name();
-            figures.push((format!("{name} p50, us"), Some(latency.p50)));
-            figures.push((format!("{name} p99, us"), Some(latency.p99)));
-        }
-        figures.push(("reads per lookup".to_owned(), self.reads_per_lookup));
-        figures.push(("load, pairs/s".to_owned(), self.load_pairs_per_s));
-        Figure::known(figures)
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        SlicedRate::of_slices("ops/s", self.slices.as_ref())
+        let slices = self.slices.as_ref().map(SliceRates::range);
+        let mut figures = vec![Figure::rate("ops/s", self.ops_per_s, slices)];
+        let kinds = self.latency_us.iter();
+        figures.extend(kinds.flat_map(|(kind, it)| Figure::latencies(kind.name(), Some(*it))));
+        figures.push(Figure::new("reads per lookup", self.reads_per_lookup));
+        figures.push(Figure::new("load, pairs/s", self.load_pairs_per_s));
+        figures
     }
 }
 
@@ -343,15 +335,13 @@ impl Setup {
 
 impl RunResult {
     fn write_machines(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(out, "\n  {:<16} {:>16} {:>16}", "machine", "ops", "ops/s")?;
-        let mut line = |name: &str, ops: u64, rate: Option<f64>| {
-            let (ops, rate) = (grouped(ops), rate.map_or_else(dash, whole));
-            writeln!(out, "  {name:<16} {ops:>16} {rate:>16}")
-        };
-        for machine in &self.machines {
-            line(&machine.machine, machine.ops, machine.ops_per_s)?;
+        let mut lines = vec![headings("machine|ops|ops/s")];
+        let machines = self.machines.iter();
+        let machines = machines.map(|it| (it.machine.as_str(), it.ops, it.ops_per_s));
+        for (name, ops, rate) in machines.chain([("total", self.ops, self.ops_per_s)]) {
+            lines.push(cells![name, grouped(ops), rate.map_or_else(dash, whole)]);
         }
-        line("total", self.ops, self.ops_per_s)
+        write!(out, "\n{}", table(&lines, [16, 15]))
     }
 
     fn write_facts(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,32 +1,6 @@
 //! The property names of YCSB, to distinguish a misspelt name from one without an effect here.
 
-/// Keys that set a part of the spec.
-const USED: &[&str] = &[
-    "dataintegrity",
-    "dotransactions",
-    "exponential.frac",
-    "exponential.percentile",
-    "fieldcount",
-    "fieldlength",
-    "hotspotdatafraction",
-    "hotspotopnfraction",
-    "insertcount",
-    "insertorder",
-    "insertproportion",
-    "insertstart",
-    "maxexecutiontime",
-    "operationcount",
-    "readmodifywriteproportion",
-    "readproportion",
-    "recordcount",
-    "requestdistribution",
-    "scanproportion",
-    "target",
-    "threadcount",
-    "updateproportion",
-    "workload",
-    "zipfianconstant",
-];
+use std::collections::BTreeSet;
 
 /// Keys that have no effect here, because they concern features that this program does not have, or the reference
 /// program itself. They are grouped by the reason. `key=value` contains the value that requests the existing behaviour;
@@ -93,11 +67,6 @@ fn all_idle() -> impl Iterator<Item = Idle> {
     })
 }
 
-/// Returns whether a key sets a part of the spec.
-pub(super) fn is_used(key: &str) -> bool {
-    USED.contains(&key)
-}
-
 /// Returns why a key of YCSB has no effect here; `None` if YCSB does not have the key.
 pub(super) fn idle(key: &str) -> Option<Idle> {
     all_idle().find(|idle| match idle.key.strip_suffix('*') {
@@ -106,15 +75,16 @@ pub(super) fn idle(key: &str) -> Option<Idle> {
     })
 }
 
-/// Returns the known key that is most similar to `key`, if it is similar enough.
-pub(super) fn suggestion(key: &str) -> Option<&'static str> {
+/// Returns the known key that is most similar to `key`, if it is similar enough. `used` are the keys that set a part of
+/// the spec.
+pub(super) fn suggestion(key: &str, used: &BTreeSet<&'static str>) -> Option<&'static str> {
     let key = key.to_ascii_lowercase();
     // A longer key is not a typing error, and the distance table grows with it.
     if key.len() > 64 {
         return None;
     }
     let allowed = 1 + key.len() / 6;
-    let known = USED.iter().copied().chain(all_idle().map(|idle| idle.key));
+    let known = used.iter().copied().chain(all_idle().map(|idle| idle.key));
     let distances = known.map(|known| {
         // If several keys have the same distance, prefer one with the same first letter.
         let differs = key.as_bytes().first() != known.as_bytes().first();
@@ -130,6 +100,7 @@ mod tests {
 
     #[test]
     fn typing_errors_get_a_suggestion_and_foreign_keys_do_not() {
+        let used = BTreeSet::from(["readproportion", "recordcount"]);
         for (written, meant) in [
             ("recordcuont", Some("recordcount")),
             ("recordCount", Some("recordcount")),
@@ -140,7 +111,7 @@ mod tests {
             ("x", None),
             ("", None),
         ] {
-            let found = suggestion(written);
+            let found = suggestion(written, &used);
             assert_eq!(found, meant, "for '{written}'");
         }
     }

@@ -11,7 +11,7 @@ use farm_bench::commits::{self, CommitOptions, CommitReport};
 use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate};
 use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
 use farm_bench::micro::{Conditions, Launcher, MicroReport, MicroRun, fabric, ring, verbs};
-use farm_bench::report::{Figure, Measured, SlicedRate, Started, limit_figures, limit_rates};
+use farm_bench::report::{Figure, Measured, Started, limit_figures};
 use farm_core::config::host::{check_memory, probe};
 use farm_core::config::{Config, Fabric};
 use farm_core::mem::Memory;
@@ -153,9 +153,7 @@ fn alloc(args: &BenchAllocArgs) -> anyhow::Result<()> {
         region_bytes: config.memory.region_bytes as usize,
         ..AllocOptions::default()
     };
-    publish(&args.common, &config, || {
-        Ok(farm_bench::alloc::run(&options)?)
-    })
+    publish(&args.common, &config, || farm_bench::alloc::run(&options))
 }
 
 /// The result of `farm bench commit`.
@@ -219,10 +217,6 @@ impl Measured for CommitResult {
         let least = least.map(|ns| Figure::new("limit of a distributed commit, ns", ns as f64));
         self.commits.figures().into_iter().chain(least).collect()
     }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        self.commits.sliced_rates()
-    }
 }
 
 impl Display for CommitResult {
@@ -263,10 +257,6 @@ impl Measured for LimitResult {
         let mut figures = limit_figures(&self.raw, &self.lookups, &self.misses);
         figures.insert(0, Figure::new("share of the limit", self.share_of_limit));
         figures
-    }
-
-    fn sliced_rates(&self) -> Vec<SlicedRate> {
-        limit_rates(&self.raw, &self.lookups, &self.misses)
     }
 }
 

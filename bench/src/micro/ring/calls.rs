@@ -3,18 +3,17 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use farm_core::config::Config;
 use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::machine::{Attach, Machine};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
-use hdrhistogram::Histogram;
 
-use crate::micro::figures::{histogram, record};
+use crate::closed_loop::{self, Clients, ClosedLoop, Extent, Ran, again};
 use crate::micro::machines::{PATIENCE, WORKER, ids};
 use crate::micro::measure::{Sample, Slice};
+use crate::recorder::{Outcome, Recorder};
 
 const ECHO: MessageId = MessageId(MessageId::APPLICATION);
 
@@ -38,27 +37,6 @@ pub(in crate::micro) struct Caller {
     to: WorkerRef,
 }
 
-/// The result of a slice of calls.
-struct Called {
-    per_s: f64,
-    /// Latencies from a call to its continuation.
-    latencies: Histogram<u64>,
-}
-
-/// State of a time slice in progress.
-struct Calls {
-    to: WorkerRef,
-    body: Vec<u8>,
-    began: Nanos,
-    until: Nanos,
-    /// Start of each call in flight.
-    sent: Vec<Nanos>,
-    flying: usize,
-    done: u64,
-    latencies: Histogram<u64>,
-    answer: Sender<Result<Called, CallError>>,
-}
-
 impl Caller {
     /// Starts the first machine of the configuration, and connects it to the second one.
     pub(in crate::micro) fn start(config: &Config) -> Result<Self> {
@@ -71,36 +49,34 @@ impl Caller {
 
     /// Measures the latency of calls, one at a time.
     pub(in crate::micro) fn round_trips(&mut self, slice: Slice) -> Result<Sample> {
-        let slice = Slice {
-            in_flight: 1,
-            ..slice
-        };
-        Ok(Sample::Latencies(self.call(slice)?.latencies))
+        let ran = self.call(slice, 1)?;
+        Ok(Sample::Latencies(ran.recorder.latency_ns(0).clone()))
     }
 
     /// Measures the calls per second; the slice determines the number in flight.
     pub(in crate::micro) fn calls(&mut self, slice: Slice) -> Result<Sample> {
-        Ok(Sample::Rate(self.call(slice)?.per_s))
+        let ran = self.call(slice, slice.in_flight)?;
+        Ok(Sample::Rate(
+            ran.recorder.executed() as f64 / ran.duration_s,
+        ))
     }
 
-    fn call(&self, slice: Slice) -> Result<Called> {
+    fn call(&self, slice: Slice, in_flight: usize) -> Result<Ran> {
         let to = self.to;
-        let called = self.machine.ask(0, move |worker, answer| {
-            let began = worker.clock().now();
-            worker.put_layer(Box::new(Calls {
-                to,
-                body: vec![7; slice.bytes],
-                began,
-                until: began.after(slice.duration),
-                sent: vec![began; slice.in_flight],
-                flying: slice.in_flight,
-                done: 0,
-                latencies: histogram(),
-                answer,
-            }));
-            (0..slice.in_flight as u64).for_each(|number| call(worker, number, ()));
+        let extent = Extent {
+            in_flight,
+            duration: Some(slice.duration),
+            ..Extent::default()
+        };
+        let mut ran = self.machine.ask(0, move |worker, answer| {
+            let body = vec![7; slice.bytes];
+            let calls = Calls { to, body, answer };
+            closed_loop::start(worker, calls, Recorder::new(1, 1), extent);
         })?;
-        Ok(called?)
+        match ran.failure.take() {
+            Some(why) => bail!(why),
+            None => Ok(ran),
+        }
     }
 
     /// Stops the machine, which leaves the cluster.
@@ -109,43 +85,42 @@ impl Caller {
     }
 }
 
-/// Begins the next call in position `number` of the calls in flight, as soon as there is room.
-fn call(worker: &mut Worker, number: u64, (): ()) {
-    let mut calls = worker.take_layer::<Calls>();
-    calls.sent[number as usize] = worker.clock().now();
-    let cont = ReplyCont::new(answered, number);
-    let bytes = calls.body.len();
-    match worker.call(calls.to, ECHO, &[&calls.body], bytes, cont) {
-        Ok(()) => {}
-        Err(CallError::Busy) => worker.when_room(Cont::new(call, number)),
-        Err(error) => fail(&calls, error),
-    }
-    worker.put_layer(calls);
+/// The clients of a time slice, which call the other worker.
+struct Calls {
+    to: WorkerRef,
+    body: Vec<u8>,
+    answer: Sender<Ran>,
 }
 
-fn answered(worker: &mut Worker, number: u64, reply: Result<&[u8], CallError>) {
-    let now = worker.clock().now();
-    let mut calls = worker.take_layer::<Calls>();
-    match reply {
-        Ok(_) => record(&mut calls.latencies, now.since(calls.sent[number as usize])),
-        Err(error) => fail(&calls, error),
+impl Clients for Calls {
+    type Operation = ();
+    type Costs = ();
+
+    fn draw(&mut self, _: &mut Worker) -> Option<()> {
+        Some(())
     }
-    calls.done += 1;
-    if now < calls.until {
-        worker.put_layer(calls);
-        return call(worker, number, ());
+
+    /// Begins a call, as soon as there is room.
+    fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
+        let Calls { to, body, .. } = &own.clients;
+        let cont = ReplyCont::new(answered, seat as u64);
+        match worker.call(*to, ECHO, &[body], body.len(), cont) {
+            Ok(()) => {}
+            Err(CallError::Busy) => worker.when_room(Cont::new(again::<Self>, seat)),
+            Err(error) => own.stop(seat, error.to_string()),
+        }
     }
-    calls.flying -= 1;
-    if calls.flying > 0 {
-        return worker.put_layer(calls);
+
+    fn end(self, _: &mut Worker, ran: Ran) {
+        // Fails if the bench has failed and dropped the receiver.
+        _ = self.answer.send(ran);
     }
-    let per_s = calls.done as f64 / now.since(calls.began).as_secs_f64();
-    let latencies = calls.latencies;
-    // Fails if the bench has failed and dropped the receiver.
-    let _ = calls.answer.send(Ok(Called { per_s, latencies }));
 }
 
-fn fail(calls: &Calls, error: CallError) {
-    // Fails if an earlier failure has ended the bench.
-    let _ = calls.answer.send(Err(error));
+fn answered(worker: &mut Worker, seat: u64, reply: Result<&[u8], CallError>) {
+    let seat = seat as usize;
+    closed_loop::resume(worker, |own: &mut ClosedLoop<Calls>, worker| match reply {
+        Ok(_) => own.finish(worker, seat, 0, Outcome::Committed),
+        Err(error) => own.stop(seat, error.to_string()),
+    });
 }

@@ -116,7 +116,8 @@ fn chosen(text: &str) -> Option<String> {
     rest.split_once(']').map(|(word, _)| word.to_owned())
 }
 
-fn cores_allowed() -> Vec<u32> {
+/// Returns the cores on which the calling thread may run, in ascending order; none if the system does not report them.
+pub fn cores_allowed() -> Vec<u32> {
     let Ok(set) = sched_getaffinity(None) else {
         return Vec::new();
     };

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use farm_bench::closed_loop::{Bounds, Ran};
-use farm_bench::ycsb::driver::{self, Common, Load, Run};
+use farm_bench::load::{self, Name, Pairs};
+use farm_bench::ycsb::driver::{self, Common, Run};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::properties::Properties;
 use farm_bench::ycsb::report::{Counters, MachineReport, TableFacts};
@@ -409,28 +410,42 @@ impl<'a> Driven<'a> {
 
     fn load(&mut self, order: &WorkloadOrder) -> anyhow::Result<()> {
         let workload = ycsb_workload(order)?;
-        let progress = Arc::new(AtomicU64::new(0));
         let WorkerSpan { first, total, .. } = self.span;
         let commons = self.commons()?;
-        let loads = self.on_all(
-            |worker, machine, answer: Sender<Ran<Counters>>| {
-                let load = Load {
-                    records: workload.load_range(first + worker as u64, total),
-                    in_flight: self.in_flight(),
-                    progress: Arc::clone(&progress),
-                };
-                let common = commons[worker].clone();
-                let done = Box::new(move |ran| drop(answer.send(ran)));
-                machine.submit(worker, move |worker| {
-                    driver::load(worker, common, load, done);
-                })
-            },
-            || send_loading(&progress),
-        )?;
-        self.loaded = send_loaded(&loads)?;
+        self.loaded = self.load_pairs(|worker| {
+            let numbers = workload.load_range(first + worker as u64, total);
+            driver::records(commons[worker].clone(), numbers)
+        })?;
         let tracker = InsertTracker::new(workload.record_count, self.span);
         self.tracker = Some(Arc::new(tracker));
         Ok(())
+    }
+
+    /// Inserts the pairs of each worker, and sends the launcher the progress and the result. Returns the number of pairs,
+    /// and the seconds of the slowest worker.
+    fn load_pairs<N: Name>(&self, pairs: impl Fn(usize) -> Pairs<N>) -> anyhow::Result<(u64, f64)> {
+        let progress = Arc::new(AtomicU64::new(0));
+        let loads = self.on_all(
+            |worker, machine, answer: Sender<Ran>| {
+                let (pairs, in_flight) = (pairs(worker), self.in_flight());
+                let progress = Arc::clone(&progress);
+                let done = Box::new(move |ran| drop(answer.send(ran)));
+                machine.submit(worker, move |worker| {
+                    load::load(worker, pairs, in_flight, progress, done);
+                })
+            },
+            || {
+                let records = progress.load(Ordering::Relaxed);
+                send_news(&News::Loading { records });
+            },
+        )?;
+        if let Some(why) = loads.iter().find_map(|ran| ran.failure.as_ref()) {
+            bail!("cannot load the records: {why}");
+        }
+        let records = loads.iter().map(|ran| ran.recorder.executed()).sum();
+        let seconds = loads.iter().map(|ran| ran.duration_s).fold(0.0, f64::max);
+        send_news(&News::Loaded { records, seconds });
+        Ok((records, seconds))
     }
 
     fn run(&mut self, order: Order) -> anyhow::Result<()> {
@@ -614,23 +629,6 @@ impl<'a> Driven<'a> {
         }
         Ok(facts)
     }
-}
-
-/// Sends the launcher the number of records loaded so far.
-fn send_loading(progress: &AtomicU64) {
-    let records = progress.load(Ordering::Relaxed);
-    send_news(&News::Loading { records });
-}
-
-/// Sends the launcher the result of a load. Returns the number of records, and the seconds of the slowest worker.
-fn send_loaded<C: farm_bench::counters::Counters>(loads: &[Ran<C>]) -> anyhow::Result<(u64, f64)> {
-    if let Some(why) = loads.iter().find_map(|ran| ran.failure.as_ref()) {
-        bail!("cannot load the records: {why}");
-    }
-    let records = loads.iter().map(|ran| ran.recorder.executed()).sum();
-    let seconds = loads.iter().map(|ran| ran.duration_s).fold(0.0, f64::max);
-    send_news(&News::Loaded { records, seconds });
-    Ok((records, seconds))
 }
 
 /// Returns whether the allocators have received all freed objects: the number of allocated slots is that of objects.

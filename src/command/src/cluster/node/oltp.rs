@@ -1,21 +1,18 @@
 //! Orders of benchmarks of transactions, executed by a driven node.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use farm_bench::closed_loop::{self, Extent};
+use farm_bench::closed_loop::Extent;
 use farm_bench::oltp::audit::{self, Audit, AuditResult};
 use farm_bench::oltp::driver::{self, Ran, Run};
-use farm_bench::oltp::load::{self, Load};
 use farm_bench::oltp::report::MachineReport;
 use farm_bench::oltp::{Benchmark, attempt};
 use farm_kv::{TableId, TableSpec};
 use farm_txn::BackoffConfig;
 
-use super::{Driven, LOOK, SETTLE, send_loaded, send_loading, send_news};
+use super::{Driven, LOOK, SETTLE, send_news};
 use crate::cluster::protocol::{News, OltpOrder};
 
 /// A benchmark whose tables are open.
@@ -102,22 +99,10 @@ impl Driven<'_> {
     /// Inserts this machine's part of the rows.
     fn load_oltp(&mut self) -> anyhow::Result<()> {
         let oltp = self.oltp()?;
-        let progress = Arc::new(AtomicU64::new(0));
-        let loads = self.on_all(
-            |worker, machine, answer: Sender<closed_loop::Ran>| {
-                let load = Load {
-                    items: self.items(&oltp.benchmark, worker),
-                    benchmark: oltp.benchmark.clone(),
-                    seed: oltp.seed,
-                    in_flight: self.in_flight(),
-                    progress: Arc::clone(&progress),
-                };
-                let done = Box::new(move |ran| drop(answer.send(ran)));
-                machine.submit(worker, move |worker| load::load(worker, load, done))
-            },
-            || send_loading(&progress),
-        )?;
-        let loaded = send_loaded(&loads)?;
+        let loaded = self.load_pairs(|worker| {
+            let items = self.items(&oltp.benchmark, worker);
+            oltp.benchmark.pairs(oltp.seed, items)
+        })?;
         if let Some(oltp) = &mut self.oltp {
             oltp.loaded = loaded;
         }
