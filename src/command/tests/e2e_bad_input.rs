@@ -539,6 +539,15 @@ fn a_table_that_does_not_fit_is_reported_and_ends_all_processes() {
     }
 }
 
+/// Regression: the size of the table's shards was searched for ever, because no shard fits into a region of one block.
+#[test]
+fn a_region_without_room_for_a_shard_is_refused() {
+    let place = Place::new("small-region");
+    let region = ["--records", "1", "--set", "memory.region_bytes=1MiB"];
+    let ended = place.small("ycsb", &region).end();
+    ended.failed(2, &["memory.region_bytes is 1 MiB", "raise"]);
+}
+
 #[test]
 fn the_doctor_reports_the_resources_of_the_host() {
     let place = Place::new("doctor");

@@ -132,6 +132,9 @@ fn invalid_options_of_the_simulator_are_refused() {
     refuse(&["--seeds", "0"], 2, &["--seeds"]);
     refuse(&["--scenario", "bank"], 2, &["--seed N"]);
     refuse(&["--mutants"], 2, &["--features mutants"]);
+    // Regression: a single seed ignored these options, so that a check of the marks could not fail.
+    refuse(&["--seed", "1", "--reach-all"], 2, &["--reach-all"]);
+    refuse(&["--seed", "1", "--first", "7"], 2, &["--first"]);
     refuse(
         &["--seed", "1", "--trace", "/nowhere/t"],
         1,

@@ -133,7 +133,7 @@ fn invalid_bounds_are_refused() {
         ("target=fast", &["target = 'fast' (-p)", "whole number"]),
         (
             "workload=site.ycsb.workloads.RestWorkload",
-            &["RestWorkload' (-p)", "CoreWorkload, the only one"],
+            &["RestWorkload' (-p)", "CoreWorkload, the only supported"],
         ),
         ("dotransactions=false", &["dotransactions = 'false' (-p)"]),
     ] {
