@@ -437,7 +437,12 @@ fn ask_reports_why_there_is_no_answer() {
     let mut cluster = cluster("no-answer", 1, 1, with_echo);
     let machine = Arc::new(cluster.machines.remove(0));
     let dropped = machine.ask(0, |_, answer: mpsc::Sender<()>| drop(answer));
-    assert!(dropped.unwrap_err().to_string().contains("without sending its answer"));
+    assert!(
+        dropped
+            .unwrap_err()
+            .to_string()
+            .contains("without sending its answer")
+    );
     let own = Arc::clone(&machine);
     let itself = machine.ask(0, move |_, answer: mpsc::Sender<String>| {
         let asked = own.ask(0, |_, answer: mpsc::Sender<()>| answer.send(()).unwrap());

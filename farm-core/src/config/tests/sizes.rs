@@ -241,7 +241,11 @@ fn invalid_names_and_paths_are_refused() {
     let long_dir = format!("run_dir = \"/{}\"", "x".repeat(100));
     for (line, key, word) in [
         ("name = \"\"", "cluster.name", "the cluster's name is empty"),
-        ("name = \"My farm\"", "cluster.name", "the invalid character 'M'"),
+        (
+            "name = \"My farm\"",
+            "cluster.name",
+            "the invalid character 'M'",
+        ),
         (
             long_name.as_str(),
             "cluster.name",
