@@ -17,6 +17,7 @@ use farm_core::machine::{Attach, Machine, start_all};
 use farm_core::mem::Memory;
 use farm_core::worker::Worker;
 use farm_kv::layout::Layout;
+use farm_kv::lookup::Place;
 use farm_kv::{GetCont, Key, KvError, TableId, TableSpec};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -246,8 +247,7 @@ fn key_of(number: u64) -> Key {
 }
 
 fn owner(worker: &mut Worker, table: TableId, key: &Key) -> Result<WorkerRef, KvError> {
-    let place = farm_kv::lookup::place_of(worker, table, key)?;
-    farm_kv::lookup::owner_of(worker, place)
+    farm_kv::lookup::place_of(worker, table, key).map(Place::owner)
 }
 
 /// Waits for the result of a worker's clients.
@@ -320,8 +320,7 @@ impl Clients for Asker {
         loop {
             let key = key_of(asker.rng.random_range(asker.numbers.clone()));
             let place = farm_kv::lookup::place_of(worker, asker.table, &key).expect(OPEN);
-            let owner = farm_kv::lookup::owner_of(worker, place).expect(OPEN);
-            if owner.machine != me {
+            if place.owner().machine != me {
                 let cont = GetCont::new(answered, seat);
                 let started = farm_kv::lookup::get_at(worker, place, &key, cont);
                 debug_assert!(started.is_ok(), "{started:?}");

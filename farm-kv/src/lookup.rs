@@ -1,7 +1,6 @@
 //! Lookups: one lock-free read of two adjacent buckets, and rarely one read of an overflow block.
 
 use farm_core::fabric::Slot;
-use farm_core::ids::WorkerRef;
 use farm_core::object::Incarnation;
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 use farm_core::{marks, mutants};
@@ -98,6 +97,7 @@ pub fn when_slot(worker: &mut Worker, table: TableId, cont: Cont<()>) {
     worker.when_slot(bytes, cont);
 }
 
+#[inline]
 fn buckets_came(worker: &mut Worker, lookup: u64, result: ReadResult) {
     came(worker, lookup as usize, result, search_buckets);
 }
@@ -266,16 +266,6 @@ impl LookupCounters {
         self.reads_of_hits += u64::from(lookup.reads);
         lookup.end()
     }
-}
-
-/// Returns the worker that owns the shard of a place.
-///
-/// # Errors
-/// [`KvError::NotOpen`].
-#[inline]
-pub fn owner_of(worker: &mut Worker, place: Place) -> Result<WorkerRef, KvError> {
-    let open = kv(worker).tables.open(place.table)?;
-    Ok(open.shards[place.shard() as usize].owner)
 }
 
 /// Returns the place of a key.

@@ -1,5 +1,6 @@
 //! Operations in flight: lookups, changes, and operations inside of transactions.
 
+use farm_core::ids::WorkerRef;
 use farm_core::worker::{BorrowCont, Borrowed, Cont, EpochGuard, Worker};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle};
 
@@ -64,23 +65,34 @@ impl End {
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     pub(crate) table: TableId,
+    owner: WorkerRef,
     /// The shard in the high half, and the bucket in the low half.
-    pub(crate) position: u64,
+    position: u64,
 }
 
 impl Place {
-    #[inline]
-    pub(crate) fn new(table: TableId, shard: u32, bucket: u32) -> Self {
-        Self {
-            table,
-            position: u64::from(shard) << 32 | u64::from(bucket),
-        }
-    }
+    /// A place for tests that do not use it.
+    #[cfg(test)]
+    pub(crate) const ANY: Self = Self {
+        table: TableId(1),
+        owner: WorkerRef::new(farm_core::ids::MachineId::new(1).unwrap(), 0),
+        position: 0,
+    };
 
     #[inline]
     pub(crate) fn of(open: &Table, table: TableId, key: &Key) -> Self {
         let (shard, bucket) = open.locate(key);
-        Self::new(table, shard, bucket)
+        Self {
+            table,
+            owner: open.shards[shard as usize].owner,
+            position: u64::from(shard) << 32 | u64::from(bucket),
+        }
+    }
+
+    /// Returns the worker that owned the shard when the place was determined. Changes of the key are executed there.
+    #[inline]
+    pub fn owner(self) -> WorkerRef {
+        self.owner
     }
 
     #[inline]

@@ -7,22 +7,41 @@
 use std::any::{Any, TypeId};
 use std::hash::{Hash, Hasher};
 
-/// Number of slots in which a layer's state is looked up first. The type determines the slot at compile time. With 256
-/// slots and eight layers, the probability that two layers share a slot is a tenth; with 16 slots it would be nine
-/// tenths.
-const PLACES: usize = 256;
+/// Number of slots.
+const SLOTS: usize = 256;
 
 /// States of the layers, by type.
+///
+/// A type has a first and a second slot, which its id determines at compile time. It gets the first one if that is
+/// free, else the second one, and if both belong to other types, a place in `more`. The types that share slots change
+/// with each version of the program or the compiler. Of eight layers, two share their first slot with a probability of a
+/// tenth, so that the second slot must be about as fast as the first.
 pub(crate) struct Layers {
-    places: [Option<Box<dyn Any + Send>>; PLACES],
-    /// States whose slot in `places` was occupied.
-    more: Vec<Box<dyn Any + Send>>,
+    slots: [Layer; SLOTS],
+    more: Vec<Layer>,
+}
+
+/// The place of the state of a type.
+struct Layer {
+    id: TypeId,
+    /// `None` while the state is taken out.
+    state: Option<Box<dyn Any + Send>>,
+}
+
+/// The type of a free slot.
+struct Free;
+
+impl Layer {
+    const FREE: Self = Self {
+        id: TypeId::of::<Free>(),
+        state: None,
+    };
 }
 
 impl Default for Layers {
     fn default() -> Self {
         Self {
-            places: [const { None }; PLACES],
+            slots: [const { Layer::FREE }; SLOTS],
             more: Vec::new(),
         }
     }
@@ -33,62 +52,69 @@ impl Layers {
     // instructions.
     #[inline(always)]
     pub(crate) fn put<T: Any + Send>(&mut self, state: Box<T>) {
-        match &mut self.places[place::<T>()] {
-            free @ None if self.more.is_empty() => *free = Some(state),
-            _ => self.put_more(state),
-        }
-    }
-
-    /// Stores a state whose slot in `places` may be occupied, or which may replace an earlier one.
-    #[cold]
-    fn put_more<T: Any + Send>(&mut self, state: Box<T>) {
-        self.take::<T>();
-        match &mut self.places[place::<T>()] {
-            Some(_) => self.more.push(state),
-            free => *free = Some(state),
+        match self.place(TypeId::of::<T>()) {
+            Some(place) => *place = Some(state),
+            None => self.add(TypeId::of::<T>(), state),
         }
     }
 
     #[inline(always)]
     pub(crate) fn take<T: Any + Send>(&mut self) -> Option<Box<T>> {
-        let state = match &mut self.places[place::<T>()] {
-            state @ Some(_) if state.as_deref().is_some_and(|state| state.is::<T>()) => {
-                state.take()
-            }
-            _ => self.take_more::<T>(),
-        };
-        state?.downcast().ok()
+        self.place(TypeId::of::<T>())?.take()?.downcast().ok()
     }
 
-    /// Removes a state whose slot in `places` was occupied when it was put.
-    #[cold]
-    fn take_more<T: Any + Send>(&mut self) -> Option<Box<dyn Any + Send>> {
-        let found = self.more.iter().position(|state| state.is::<T>())?;
-        Some(self.more.swap_remove(found))
-    }
-
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get<T: Any + Send>(&mut self) -> Option<&mut T> {
-        let first = self.places[place::<T>()].as_deref_mut();
-        match first.and_then(|state| state.downcast_mut()) {
-            Some(state) => Some(state),
-            None => self.more.iter_mut().find_map(|state| state.downcast_mut()),
+        let state = self.place(TypeId::of::<T>())?;
+        state.as_deref_mut()?.downcast_mut()
+    }
+
+    /// Returns the place of the state of a type that was put before.
+    #[inline(always)]
+    fn place(&mut self, id: TypeId) -> Option<&mut Option<Box<dyn Any + Send>>> {
+        let [first, second] = slots(id);
+        if self.slots[first].id == id {
+            return Some(&mut self.slots[first].state);
+        }
+        if self.slots[second].id == id {
+            return Some(&mut self.slots[second].state);
+        }
+        self.place_in_more(id)
+    }
+
+    #[cold]
+    fn place_in_more(&mut self, id: TypeId) -> Option<&mut Option<Box<dyn Any + Send>>> {
+        let layer = self.more.iter_mut().find(|layer| layer.id == id)?;
+        Some(&mut layer.state)
+    }
+
+    /// Adds the state of a type that has no place yet.
+    #[cold]
+    fn add(&mut self, id: TypeId, state: Box<dyn Any + Send>) {
+        let layer = Layer {
+            id,
+            state: Some(state),
+        };
+        let is_free = |slot: &usize| self.slots[*slot].id == Layer::FREE.id;
+        match slots(id).into_iter().find(is_free) {
+            Some(free) => self.slots[free] = layer,
+            None => self.more.push(layer),
         }
     }
 }
 
-/// Returns the index in `places` of a type.
-#[inline]
-fn place<T: Any>() -> usize {
-    let mut place = Place(0);
-    TypeId::of::<T>().hash(&mut place);
-    place.0 as usize % PLACES
+/// Returns the first and the second slot of a type.
+#[inline(always)]
+fn slots(id: TypeId) -> [usize; 2] {
+    let mut bits = Bits(0);
+    id.hash(&mut bits);
+    [bits.0, bits.0 >> 32].map(|bits| bits as usize % SLOTS)
 }
 
 /// A hasher that returns the hashed bits unchanged, because the id of a type is a hash already.
-struct Place(u64);
+struct Bits(u64);
 
-impl Hasher for Place {
+impl Hasher for Bits {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.0 ^= bytes.first().map_or(0, |byte| u64::from(*byte));
@@ -120,5 +146,50 @@ mod tests {
         layers.put(state);
         assert_eq!(layers.get::<u32>(), Some(&mut 11));
         assert_eq!(layers.get::<&str>(), Some(&mut "two"));
+    }
+
+    struct Own<const N: usize>(usize);
+
+    /// Puts, takes and gets the states of a hundred types, some of which share both slots with others.
+    fn check<const N: usize>(layers: &mut Layers) {
+        assert!(layers.get::<Own<N>>().is_none());
+        assert!(layers.take::<Own<N>>().is_none());
+        layers.put(Box::new(Own::<N>(1)));
+        layers.put(Box::new(Own::<N>(2)));
+        let mut state = layers.take::<Own<N>>().unwrap();
+        assert!(layers.get::<Own<N>>().is_none());
+        assert!(layers.take::<Own<N>>().is_none());
+        state.0 += N;
+        layers.put(state);
+    }
+
+    macro_rules! for_types {
+        ($do:ident($layers:expr): $($tens:literal)+) => { $(
+            $do::<{ $tens }>($layers); $do::<{ $tens + 1 }>($layers); $do::<{ $tens + 2 }>($layers);
+            $do::<{ $tens + 3 }>($layers); $do::<{ $tens + 4 }>($layers); $do::<{ $tens + 5 }>($layers);
+            $do::<{ $tens + 6 }>($layers); $do::<{ $tens + 7 }>($layers); $do::<{ $tens + 8 }>($layers);
+            $do::<{ $tens + 9 }>($layers);
+        )+ };
+    }
+
+    fn found<const N: usize>(layers: &mut Layers) {
+        assert_eq!(layers.get::<Own<N>>().unwrap().0, N + 2);
+    }
+
+    #[test]
+    fn types_that_share_slots_are_found() {
+        let mut layers = Layers::default();
+        for_types!(check(&mut layers): 0 10 20 30 40 50 60 70 80 90 100 110 120 130 140 150 160 170 180 190);
+        for_types!(found(&mut layers): 0 10 20 30 40 50 60 70 80 90 100 110 120 130 140 150 160 170 180 190);
+        let occupied = layers
+            .slots
+            .iter()
+            .filter(|slot| slot.id != Layer::FREE.id)
+            .count();
+        assert_eq!(occupied + layers.more.len(), 200);
+        assert!(
+            !layers.more.is_empty(),
+            "two slots for each of 200 types cannot be disjoint"
+        );
     }
 }

@@ -234,7 +234,7 @@ impl Worker {
     fn post(&mut self, request: ReadRequest, region: RegionIndex, slot: Slot) {
         match self.regions.at(region) {
             Access::Local(memory) => {
-                let (at, bytes) = (request.address.offset() as usize, request.bytes as usize);
+                let (at, bytes) = (request.address.offset() as usize, request.bytes());
                 if !fits(at as u64, &request, memory.len() as u64) || bytes > slot.bytes() {
                     return self.finish(slot, ReadError::BadAddress(request.address));
                 }
@@ -247,7 +247,7 @@ impl Worker {
             &Access::Remote { machine, .. } => {
                 // Reads that wait for room are posted before this one. Header reads do not wait for them, because the
                 // commits that need the headers hold locks.
-                if self.unposted.len() > 0 && request.lines != HEADER_ONLY {
+                if self.unposted.len() > 0 && request.lines() != HEADER_ONLY {
                     return self.post_later(machine, slot);
                 }
                 if let Err(slot) = self.post_to(request, region, slot) {
@@ -285,14 +285,14 @@ impl Worker {
         let offset = u64::from(request.address.offset());
         // The endpoint checks where the objects of an object read start and end. Of a raw read it knows only the words,
         // not the object.
-        if request.lines == HEADER_ONLY && !fits(offset, &request, bytes) {
+        if request.lines() == HEADER_ONLY && !fits(offset, &request, bytes) {
             self.finish(slot, ReadError::BadAddress(request.address));
             return Ok(());
         }
         let read = Read {
             from: Remote { memory, offset },
-            bytes: request.bytes,
-            kind: match request.lines {
+            bytes: request.bytes() as u32,
+            kind: match request.lines() {
                 HEADER_ONLY => ReadKind::Raw,
                 _ => ReadKind::Objects {
                     stride: request.stride(),
@@ -366,9 +366,9 @@ impl Worker {
 
 fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {
     let line = LINE_BYTES as u64;
-    let bytes = match request.lines {
+    let bytes = match request.lines() {
         HEADER_ONLY => line,
-        _ => u64::from(request.bytes),
+        _ => request.bytes() as u64,
     };
     bytes > 0 && offset.is_multiple_of(line) && offset + bytes <= region_bytes
 }

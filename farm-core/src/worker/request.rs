@@ -6,22 +6,21 @@ use crate::ids::{Address, MachineId};
 use crate::mem::LINE_BYTES;
 use crate::object::{FatPointer, HEADER_BYTES};
 
-/// Value of [`ReadRequest::lines`] in a read of one object's header.
+/// Value of [`ReadRequest::lines`] of a read of one object's header.
 pub(super) const HEADER_ONLY: u16 = 0;
+/// The bit of [`ReadRequest::extent`] of a read that follows a fat pointer.
+const NAMED: u64 = 1 << 56;
 
 /// What a lock-free read reads: one object, or adjacent objects of the same size class.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadRequest {
     /// Address of the first object.
     pub(super) address: Address,
-    /// Bytes to read: whole lines, or one header.
-    pub(super) bytes: u32,
-    /// Lines of one object, or [`HEADER_ONLY`].
-    pub(super) lines: u16,
-    /// Size class that each header must have.
-    pub(super) class: SizeClass,
-    /// Whether the read follows a fat pointer, which the worker stores by slot index.
-    pub(super) is_named: bool,
+    /// From the low bits: number of bytes (32 bits), lines of one object or [`HEADER_ONLY`] (16 bits), size class
+    /// (8 bits), and whether the read follows a fat pointer (1 bit). One integer, so that requests are passed in two
+    /// registers: a request of five fields would be passed through memory, and each load of it would wait for the
+    /// smaller stores before it.
+    extent: u64,
 }
 // Every read in flight stores a request: keep it small.
 const _: () = assert!(size_of::<ReadRequest>() == 16);
@@ -36,46 +35,67 @@ impl ReadRequest {
     /// Creates a request for `count` adjacent objects.
     #[inline]
     pub fn objects(first: Address, class: SizeClass, count: u32) -> Self {
-        Self {
-            address: first,
-            // A read that is too large for any slot of the arena is never started.
-            bytes: (class.object_bytes() as u32).saturating_mul(count),
-            lines: class.lines() as u16,
-            class,
-            is_named: false,
-        }
+        // A read that is too large for any slot of the arena is never started.
+        let bytes = (class.object_bytes() as u32).saturating_mul(count);
+        Self::new(first, bytes, class.lines() as u16, class)
     }
 
     /// Creates a request for the object that a fat pointer names.
     pub(super) fn named(pointer: FatPointer) -> Self {
+        let object = Self::object(pointer.address, pointer.class());
         Self {
-            is_named: true,
-            ..Self::object(pointer.address, pointer.class())
+            extent: object.extent | NAMED,
+            ..object
         }
     }
 
     /// Creates a request for an object's header.
     #[inline]
     pub(super) fn header(address: Address) -> Self {
+        Self::new(
+            address,
+            HEADER_BYTES as u32,
+            HEADER_ONLY,
+            SizeClass::SMALLEST,
+        )
+    }
+
+    #[inline]
+    fn new(address: Address, bytes: u32, lines: u16, class: SizeClass) -> Self {
         Self {
             address,
-            bytes: HEADER_BYTES as u32,
-            lines: HEADER_ONLY,
-            class: SizeClass::SMALLEST,
-            is_named: false,
+            extent: u64::from(bytes) | u64::from(lines) << 32 | u64::from(class.get()) << 48,
         }
     }
 
-    /// Returns the number of bytes to read.
+    /// Returns the number of bytes to read: whole lines, or one header.
     #[inline]
-    pub fn bytes(&self) -> usize {
-        self.bytes as usize
+    pub fn bytes(self) -> usize {
+        self.extent as u32 as usize
+    }
+
+    /// Returns the lines of one object, or [`HEADER_ONLY`].
+    #[inline]
+    pub(super) fn lines(self) -> u16 {
+        (self.extent >> 32) as u16
+    }
+
+    /// Returns the size class that each header must have.
+    #[inline]
+    pub(super) fn class(self) -> SizeClass {
+        SizeClass::new((self.extent >> 48) as u8)
+    }
+
+    /// Returns whether the read follows a fat pointer, which the worker stores by slot index.
+    #[inline]
+    pub(super) fn is_named(self) -> bool {
+        self.extent & NAMED != 0
     }
 
     /// Returns the bytes of one object.
     #[inline]
-    pub(super) fn stride(&self) -> u32 {
-        u32::from(self.lines) * LINE_BYTES as u32
+    pub(super) fn stride(self) -> u32 {
+        u32::from(self.lines()) * LINE_BYTES as u32
     }
 }
 

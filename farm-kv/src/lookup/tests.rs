@@ -90,7 +90,7 @@ fn look(
     let layout = &open.layout;
     let (shard, bucket) = open.locate(key);
     let mut lookup = Lookup {
-        place: Place::new(TableId(table), shard, bucket),
+        place: Place::of(open, TableId(table), key),
         key: *key,
         reads: 1,
         restarts: 0,
@@ -442,7 +442,7 @@ proptest! {
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         let address = Address::new(farm_core::ids::RegionId::new(0, 1).unwrap(), 0);
         let lookup = Lookup {
-            place: Place::new(TableId(1), 0, 0),
+            place: Place::ANY,
             // The key is often one that is in the buckets.
             key: bytes[key_at..][..KEY_BYTES].try_into().unwrap(),
             reads: 1,

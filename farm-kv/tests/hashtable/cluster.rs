@@ -98,6 +98,6 @@ pub(crate) fn key(number: u64) -> Key {
 
 /// Returns the worker that owns the shard of a key.
 pub(crate) fn owner_of(worker: &mut Worker, table: TableId, key: &Key) -> WorkerRef {
-    let place = farm_kv::lookup::place_of(worker, table, key).unwrap();
-    farm_kv::lookup::owner_of(worker, place).unwrap()
+    let place = farm_kv::lookup::place_of(worker, table, key);
+    place.unwrap().owner()
 }

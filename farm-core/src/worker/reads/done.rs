@@ -54,7 +54,7 @@ impl Worker {
             {
                 memory.prefetch(
                     ahead.request.address.offset() as usize,
-                    ahead.request.bytes as usize,
+                    ahead.request.bytes(),
                 );
             }
             let read = self.reads.of(&slot);
@@ -123,10 +123,10 @@ impl Worker {
         let read = self.reads.of(&slot);
         let (request, cont) = (read.request, read.cont);
         match status {
-            Status::Ok if request.lines == HEADER_ONLY => self.succeed(slot, cont),
-            Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(request.lines) => {
-                let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
-                if !all_consistent(words, request.stride() as usize / 8, request.class) {
+            Status::Ok if request.lines() == HEADER_ONLY => self.succeed(slot, cont),
+            Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(request.lines()) => {
+                let words = &self.endpoint.arena().words(&slot)[..request.bytes() / 8];
+                if !all_consistent(words, request.stride() as usize / 8, request.class()) {
                     return self.handle_inconsistent(slot);
                 }
                 self.succeed(slot, cont);
@@ -154,14 +154,14 @@ impl Worker {
     fn handle_inconsistent(&mut self, slot: Slot) {
         let read = self.reads.of(&slot);
         let (request, cont) = (read.request, read.cont);
-        let words = &self.endpoint.arena().words(&slot)[..request.bytes as usize / 8];
-        let why = misread(words, request.stride() as usize / 8, request.class);
+        let words = &self.endpoint.arena().words(&slot)[..request.bytes() / 8];
+        let why = misread(words, request.stride() as usize / 8, request.class());
         let found = Incarnation(words[1]);
         let address = |index: usize| {
             let further = request.address.checked_add(index as u32 * request.stride());
             further.expect("objects that were read have addresses inside their region")
         };
-        let named = self.reads.named[slot.index()].filter(|_| request.is_named);
+        let named = self.reads.named[slot.index()].filter(|_| request.is_named());
         let error = match why {
             Some(_) if named.is_some_and(|named| named.is_stale(found)) => {
                 ReadError::Gone(request.address)
@@ -172,7 +172,7 @@ impl Worker {
             }
             Some(Misread::OtherClass { index, is }) => ReadError::WrongSize {
                 address: address(index),
-                asked: request.class,
+                asked: request.class(),
                 is,
             },
             Some(Misread::NoHeader { index }) => ReadError::BadAddress(address(index)),
@@ -251,9 +251,9 @@ fn wrap_bound(lines: u16) -> u64 {
 }
 
 fn copy(memory: &Memory, request: &ReadRequest, out: &mut [u64]) -> Status {
-    let out = &mut out[..request.bytes as usize / 8];
+    let out = &mut out[..request.bytes() / 8];
     let at = request.address.offset() as usize;
-    if request.lines == HEADER_ONLY {
+    if request.lines() == HEADER_ONLY {
         memory.read_words(at, out);
         return Status::Ok;
     }

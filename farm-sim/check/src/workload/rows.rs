@@ -377,8 +377,7 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut FinalState) -> Result<(
         };
         let key = name.table_key();
         let at = farm_kv::lookup::place_of(worker, table, &key);
-        let owner = at.and_then(|at| farm_kv::lookup::owner_of(worker, at));
-        if owner.map_err(|error| error.to_string())? != me {
+        if at.map_err(|error| error.to_string())?.owner() != me {
             continue;
         }
         let mut tx = farm_txn::checkout(worker);
