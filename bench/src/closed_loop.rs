@@ -129,6 +129,19 @@ pub struct Ran<C = ()> {
     pub failure: Option<String>,
 }
 
+impl<C> Ran<C> {
+    /// Returns the result of a run that must not fail.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub(crate) fn unless_failed(self) -> anyhow::Result<Self> {
+        match self.failure {
+            Some(why) => anyhow::bail!(why),
+            None => Ok(self),
+        }
+    }
+}
+
 /// The function that receives the result, on the worker's thread.
 pub type Done<C = ()> = Box<dyn FnOnce(Ran<C>) + Send>;
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
@@ -253,11 +253,8 @@ fn owner(worker: &mut Worker, table: TableId, key: &Key) -> Result<WorkerRef, Kv
 /// Waits for the result of a worker's clients.
 fn answer<C>(done: &Receiver<Ran<C>>) -> Result<Ran<C>> {
     let ran = done.recv();
-    let mut ran = ran.context("a worker of the benchmark ended before it sent its result")?;
-    match ran.failure.take() {
-        Some(why) => bail!(why),
-        None => Ok(ran),
-    }
+    ran.context("a worker of the benchmark ended before it sent its result")?
+        .unless_failed()
 }
 
 /// Returns the keys of a worker's own shards, in the order of their numbers.
@@ -336,10 +333,8 @@ impl Clients for Asker {
 }
 
 #[inline]
-fn answered(worker: &mut Worker, seat: usize, value: Result<Option<&[u8]>, KvError>) {
-    // Matches by reference. To copy the result, the processor would wait until the preceding stores to its parts have
-    // left the store buffer.
-    closed_loop::resume(worker, |own: &mut ClosedLoop<Asker>, worker| match &value {
+fn answered(worker: &mut Worker, seat: usize, value: Result<Option<&[u8]>, &KvError>) {
+    closed_loop::resume(worker, |own: &mut ClosedLoop<Asker>, worker| match value {
         Ok(found) if found.is_some() == own.clients.present => {
             own.finish(worker, seat, 0, Outcome::Committed);
         }

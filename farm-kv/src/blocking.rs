@@ -143,11 +143,13 @@ pub fn get(
     Ok(got?)
 }
 
-fn tell_value(worker: &mut Worker, context: u64, value: Result<Option<&[u8]>, KvError>) {
+fn tell_value(worker: &mut Worker, context: u64, value: Result<Option<&[u8]>, &KvError>) {
     answer::<Got>(
         worker,
         context,
-        value.map(|value| value.map(<[u8]>::to_vec)),
+        value
+            .map(|value| value.map(<[u8]>::to_vec))
+            .map_err(KvError::clone),
     );
 }
 

@@ -124,7 +124,7 @@ fn came(
         // is called, so the entry still belongs to this lookup.
         Err(error) => {
             let end = entry.end();
-            return end.resume(worker, Err(error.into()));
+            return end.resume(worker, Err(&error.into()));
         }
     };
     let layout = &state.tables[&entry.place.table.0].layout;
@@ -235,7 +235,7 @@ fn restart(worker: &mut Worker, slot: Slot) {
 fn give_up(worker: &mut Worker, slot: Slot) {
     let end = kv(worker).lookup(&slot).end();
     worker.arena().give(slot);
-    end.resume(worker, Err(KvError::Conflict));
+    end.resume(worker, Err(&KvError::Conflict));
 }
 
 fn miss(worker: &mut Worker, slot: Slot) {

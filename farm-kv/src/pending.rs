@@ -14,10 +14,12 @@ use crate::{Key, KvError};
 pub enum Value {}
 
 impl Borrowed for Value {
-    type Of<'a> = Result<Option<&'a [u8]>, KvError>;
+    // The error is passed by reference, so that the result has no destructor and its parts can be passed on without a copy
+    // of the whole: such a copy would wait until the preceding stores to the parts have left the processor's store buffer.
+    type Of<'a> = Result<Option<&'a [u8]>, &'a KvError>;
 }
 
-/// The continuation of a lookup. The value is valid only during the call.
+/// The continuation of a lookup. The value and the error are valid only during the call.
 pub type GetCont = BorrowCont<Value>;
 
 /// A lookup in flight. It uses one slot of the arena from start to end, and is identified by the slot's index.
@@ -54,7 +56,7 @@ impl Lookup {
 
 impl End {
     #[inline]
-    pub(crate) fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, KvError>) {
+    pub(crate) fn resume(self, worker: &mut Worker, result: Result<Option<&[u8]>, &KvError>) {
         worker.unpin(self.guard);
         self.cont.resume(worker, result);
     }
@@ -75,7 +77,10 @@ impl Place {
     #[cfg(test)]
     pub(crate) const ANY: Self = Self {
         table: TableId(1),
-        owner: WorkerRef::new(farm_core::ids::MachineId::new(1).unwrap(), 0),
+        owner: WorkerRef::new(
+            farm_core::ids::MachineId::new(1).unwrap(),
+            farm_core::ids::WorkerId::new(0).unwrap(),
+        ),
         position: 0,
     };
 

@@ -67,7 +67,7 @@ fn begin(worker: &mut Worker) {
     }
 }
 
-fn got(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, KvError>) {
+fn got(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, &KvError>) {
     assert_eq!(value.unwrap(), Some(&[number as u8; VALUE_BYTES][..]));
     begin(worker);
 }

@@ -40,7 +40,7 @@ fn put(worker: &mut Worker, _: u64, done: Result<Changed, KvError>) {
     counts(worker).put += 1;
 }
 
-fn found(worker: &mut Worker, _: u64, value: Result<Option<&[u8]>, KvError>) {
+fn found(worker: &mut Worker, _: u64, value: Result<Option<&[u8]>, &KvError>) {
     assert_eq!(value.unwrap(), Some(&[7u8; 8][..]));
     counts(worker).found += 1;
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_core::machine::{Attach, Machine, start_all};
@@ -230,10 +230,7 @@ fn one_slice(coordinators: &[Machine], slice: &Slice) -> Result<(Recorder<TxCoun
     drop(send);
     let (mut sum, mut seconds) = (client::recorder(), 0.0f64);
     for machine in coordinators {
-        let ran = machine.wait_for(&done)?;
-        if let Some(why) = ran.failure {
-            bail!(why);
-        }
+        let ran = machine.wait_for(&done)?.unless_failed()?;
         seconds = seconds.max(ran.duration_s);
         sum.merge(&ran.recorder)?;
     }

@@ -204,14 +204,14 @@ fn look_up(worker: &mut Worker, key: usize, (): ()) {
     }
 }
 
-fn looked_up(worker: &mut Worker, key: usize, value: Result<Option<&[u8]>, KvError>) {
+fn looked_up(worker: &mut Worker, key: usize, value: Result<Option<&[u8]>, &KvError>) {
     match value {
         Ok(value) => match take_in(worker, key, 0, value) {
             Ok(()) => step(worker, key, ()),
             Err(why) => stop(worker, key, Stop::Failed(why)),
         },
         Err(KvError::Busy) => worker.when_room(Cont::new(look_up, key)),
-        Err(error) => stop(worker, key, of_table(error)),
+        Err(error) => stop(worker, key, of_table(error.clone())),
     }
 }
 

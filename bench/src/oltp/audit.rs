@@ -157,7 +157,7 @@ impl ClosedLoop<Auditor> {
     }
 }
 
-fn got(worker: &mut Worker, seat: usize, found: Result<Option<&[u8]>, KvError>) {
+fn got(worker: &mut Worker, seat: usize, found: Result<Option<&[u8]>, &KvError>) {
     closed_loop::resume(worker, |own: &mut ClosedLoop<Auditor>, worker| {
         let value = match found {
             Ok(value) => value,

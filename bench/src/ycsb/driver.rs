@@ -172,14 +172,11 @@ impl Driver {
 }
 
 #[inline]
-fn got(worker: &mut Worker, seat: usize, found: Result<Option<&[u8]>, KvError>) {
+fn got(worker: &mut Worker, seat: usize, found: Result<Option<&[u8]>, &KvError>) {
     closed_loop::resume(worker, |own: &mut Driver, worker| {
         let op = *own.operation(seat);
-        // Matches by reference. To copy the result, the processor would wait until the preceding stores to its parts
-        // have left the store buffer.
-        match &found {
+        match found {
             Ok(found) => {
-                let found = *found;
                 if let (Some(value), true) = (found, own.clients.verify) {
                     own.verify(op.keynum, value);
                 }

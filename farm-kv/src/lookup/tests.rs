@@ -88,7 +88,7 @@ fn look(
 ) -> Option<(usize, Option<Vec<u8>>)> {
     let open = &state.tables[&table];
     let layout = &open.layout;
-    let (shard, bucket) = open.locate(key);
+    let (_, bucket) = open.locate(key);
     let mut lookup = Lookup {
         place: Place::of(open, TableId(table), key),
         key: *key,

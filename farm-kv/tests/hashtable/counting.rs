@@ -167,7 +167,7 @@ fn many_gets(cluster: &Cluster, machine: usize, worker: usize, keys: u64) {
         let table = table_of(worker, table);
         farm_kv::get(worker, table, &number, GetCont::new(got, 0)).unwrap();
     }
-    fn got(worker: &mut Worker, context: u64, value: Result<Option<&[u8]>, KvError>) {
+    fn got(worker: &mut Worker, context: u64, value: Result<Option<&[u8]>, &KvError>) {
         value.unwrap();
         next(worker, context, ());
     }

@@ -93,7 +93,7 @@ fn begin(worker: &mut Worker, place: u64, (): ()) {
     farm_kv::change(worker, table, &key, change, Cont::new(changed, place)).unwrap();
 }
 
-fn got(worker: &mut Worker, place: u64, value: Result<Option<&[u8]>, KvError>) {
+fn got(worker: &mut Worker, place: u64, value: Result<Option<&[u8]>, &KvError>) {
     let result = KeyResult::Value(value.unwrap().map(number));
     end(worker, place, result);
 }

@@ -116,7 +116,7 @@ fn read(worker: &mut Worker, _: u64, (): ()) {
     .unwrap();
 }
 
-fn lookup_done(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, KvError>) {
+fn lookup_done(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, &KvError>) {
     let value = value.unwrap();
     let reader = worker.layer::<Reader>().unwrap();
     match value {

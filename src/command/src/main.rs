@@ -106,17 +106,24 @@ pub(crate) struct Output;
 
 impl Write for Output {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match io::stdout().write(bytes) {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(bytes.len()),
-            written => written,
-        }
+        unless_closed(io::stdout().write(bytes), bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        match io::stdout().flush() {
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-            flushed => flushed,
-        }
+        unless_closed(io::stdout().flush(), ())
+    }
+
+    // Locks standard output once for the whole text, so that lines of several threads do not mix.
+    fn write_fmt(&mut self, text: fmt::Arguments<'_>) -> io::Result<()> {
+        unless_closed(io::stdout().write_fmt(text), ())
+    }
+}
+
+/// Returns the result of a write, or `otherwise` if the reader of the pipe has closed it.
+fn unless_closed<T>(written: io::Result<T>, otherwise: T) -> io::Result<T> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(otherwise),
+        written => written,
     }
 }
 

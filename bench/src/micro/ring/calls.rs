@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use farm_core::config::Config;
 use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::machine::{Attach, Machine};
@@ -68,15 +68,12 @@ impl Caller {
             duration: Some(slice.duration),
             ..Extent::default()
         };
-        let mut ran = self.machine.ask(0, move |worker, answer| {
+        let ran = self.machine.ask(0, move |worker, answer| {
             let body = vec![7; slice.bytes];
             let calls = Calls { to, body, answer };
             closed_loop::start(worker, calls, Recorder::new(1, 1), extent);
         })?;
-        match ran.failure.take() {
-            Some(why) => bail!(why),
-            None => Ok(ran),
-        }
+        ran.unless_failed()
     }
 
     /// Stops the machine, which leaves the cluster.
@@ -103,7 +100,7 @@ impl Clients for Calls {
     /// Begins a call, as soon as there is room.
     fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
         let Calls { to, body, .. } = &own.clients;
-        let cont = ReplyCont::new(answered, seat as u64);
+        let cont = ReplyCont::new(answered, seat);
         match worker.call(*to, ECHO, &[body], body.len(), cont) {
             Ok(()) => {}
             Err(CallError::Busy) => worker.when_room(Cont::new(again::<Self>, seat)),
@@ -117,8 +114,7 @@ impl Clients for Calls {
     }
 }
 
-fn answered(worker: &mut Worker, seat: u64, reply: Result<&[u8], CallError>) {
-    let seat = seat as usize;
+fn answered(worker: &mut Worker, seat: usize, reply: Result<&[u8], CallError>) {
     closed_loop::resume(worker, |own: &mut ClosedLoop<Calls>, worker| match reply {
         Ok(_) => own.finish(worker, seat, 0, Outcome::Committed),
         Err(error) => own.stop(seat, error.to_string()),

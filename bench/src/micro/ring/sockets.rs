@@ -46,8 +46,7 @@ impl Socket {
     }
 }
 
-/// Returns an error with the text of a socket's error. The socket's error is not its cause, because the command would
-/// mistake a broken pipe for a closed standard output.
+/// Returns an error with the text of a socket's error.
 fn failed(error: io::Error) -> Error {
     anyhow!("the other process of the bench does not answer: {error}")
 }

@@ -244,9 +244,17 @@ impl<'a> Awaited<'a> {
         greater.filter(|machine| *machine > self.own).collect()
     }
 
-    /// Returns whether this machine waits for a call from `machine`.
-    pub(super) fn awaits_call_of(&self, machine: MachineId) -> bool {
-        self.missing.contains(&machine) && machine > self.own
+    /// Checks that this machine waits for a call from `machine`.
+    ///
+    /// # Errors
+    /// Why not, in a text for `machine`.
+    pub(super) fn check_call_of(&self, machine: MachineId) -> Result<(), String> {
+        if self.missing.contains(&machine) && machine > self.own {
+            return Ok(());
+        }
+        Err(format!(
+            "machine {machine} is connected already, or has the smaller id of the two machines and must wait for a call"
+        ))
     }
 
     pub(super) fn met(&mut self, machine: MachineId) {

@@ -193,14 +193,9 @@ fn accept(
     socket.set_nonblocking(false)?;
     socket.set_write_timeout(Some(timeout))?;
     let machine = hello.machine;
-    let judged = check(shared, &hello).and_then(|()| {
-        let awaited = hello.asks_only || awaited.awaits_call_of(machine);
-        awaited.then_some(()).ok_or_else(|| {
-            format!(
-                "machine {machine} is connected already, or has the smaller id of the two machines and \
-                 must wait for a call"
-            )
-        })
+    let judged = check(shared, &hello).and_then(|()| match hello.asks_only {
+        true => Ok(()),
+        false => awaited.check_call_of(machine),
     });
     if let Err(why) = judged {
         refuse(shared, &mut socket, why.clone());

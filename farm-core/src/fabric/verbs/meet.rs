@@ -203,16 +203,8 @@ fn answer(
     socket.set_nonblocking(false).map_err(gone)?;
     socket.set_nodelay(true).map_err(gone)?;
     socket.set_write_timeout(Some(most)).map_err(gone)?;
-    let judged = theirs.judge(&shared.config.cluster).and_then(|()| {
-        let awaited = awaited.awaits_call_of(machine);
-        let not = || {
-            format!(
-                "machine {machine} is connected already, or has the smaller id of the two machines and \
-                 must wait for a call"
-            )
-        };
-        awaited.then_some(()).ok_or_else(not)
-    });
+    let judged = theirs.judge(&shared.config.cluster);
+    let judged = judged.and_then(|()| awaited.check_call_of(machine));
     if let Err(why) = judged {
         // If the caller is gone, the failure to send is ignored.
         let _ = send_line(&mut socket, &Answer::<Greeting>::Refused(why.clone()));

@@ -112,7 +112,7 @@ fn ask(worker: &mut Worker, client: usize, (): ()) {
     }
 }
 
-fn got(worker: &mut Worker, client: usize, value: Result<Option<&[u8]>, KvError>) {
+fn got(worker: &mut Worker, client: usize, value: Result<Option<&[u8]>, &KvError>) {
     let result = match value {
         Ok(None) => Ok(KeyResult::Value(None)),
         Ok(Some(bytes)) => match number(bytes) {
@@ -123,7 +123,7 @@ fn got(worker: &mut Worker, client: usize, value: Result<Option<&[u8]>, KvError>
                 Ok(KeyResult::Refused)
             }
         },
-        Err(error) => Err(error),
+        Err(error) => Err(error.clone()),
     };
     end(worker, client, result);
 }
