@@ -1,0 +1,306 @@
+//! Operations on one node and its associations: their encoding, their effect, and their results.
+//!
+//! An operation is encoded, so that it can be sent to the machine of its node. Its result is encoded, too. Numbers are
+//! little-endian.
+
+use std::ops::ControlFlow;
+
+use farm_core::object::FatPointer;
+
+use crate::assoc::Assoc;
+use crate::edit::{Edit, EditError};
+use crate::error::GraphError;
+use crate::list::{List, Put, TimeBounds};
+use crate::node::{self, NodeData};
+use crate::page::Page;
+use crate::tree::Limits;
+use crate::wire::{Reply, number};
+
+/// An operation on a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Op<'a> {
+    /// Returns the node.
+    GetNode,
+    /// Sets the properties of a node that exists. Returns whether it does.
+    SetNode(NodeData<'a>),
+    /// Deletes the node. Returns whether it existed.
+    DeleteNode,
+    /// Adds or replaces an association.
+    Put(PutOp<'a>),
+    /// Hides an association, or removes it. Returns whether it was visible, or existed.
+    Delete {
+        assoc_type: u32,
+        id2: u64,
+        now: u64,
+        removes: bool,
+    },
+    /// Moves a visible association to the list of another type. Returns whether there was one.
+    ChangeType {
+        from: u32,
+        to: u32,
+        id2: u64,
+        now: u64,
+    },
+    /// Returns the associations with these ids within the bounds, including hidden ones. The ids have 8 bytes each.
+    Get {
+        assoc_type: u32,
+        bounds: TimeBounds,
+        ids: &'a [u8],
+    },
+    /// Returns the number of visible associations.
+    Count { assoc_type: u32 },
+    /// Returns visible associations within the bounds, the newest first.
+    Range(RangeOp),
+}
+
+/// See [`Op::Put`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PutOp<'a> {
+    pub(crate) assoc_type: u32,
+    pub(crate) assoc: Assoc<'a>,
+    pub(crate) now: u64,
+    /// Whether the list may contain at most one visible association.
+    pub(crate) unique: bool,
+    /// Whether the node may have been deleted.
+    pub(crate) bare: bool,
+}
+
+/// See [`Op::Range`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RangeOp {
+    pub(crate) assoc_type: u32,
+    pub(crate) bounds: TimeBounds,
+    /// Number of associations to skip.
+    pub(crate) offset: u64,
+    /// Maximum number of associations.
+    pub(crate) limit: u64,
+}
+
+/// The result of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Outcome<'a> {
+    Node(Option<Node<'a>>),
+    Put(Put),
+    Changed(bool),
+    Count(Count),
+    Assocs(Assocs<'a>),
+}
+
+/// A node, as [`crate::tx::obj_get`] returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Node<'a> {
+    /// Id of the node.
+    pub id: u64,
+    /// The properties.
+    pub data: NodeData<'a>,
+}
+
+/// The number of visible associations of a type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Number of visible associations.
+    pub count: u32,
+    /// Time of the last change of the number, 0 if it never changed.
+    pub time: u64,
+    /// Number of changes of the number.
+    pub version: u64,
+}
+
+/// A list of associations.
+#[derive(Clone, Copy)]
+pub struct Assocs<'a>(pub(crate) Page<'a>);
+
+impl std::fmt::Debug for Assocs<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl<'a> Assocs<'a> {
+    /// Returns the number of associations.
+    pub fn len(&self) -> usize {
+        self.0.count()
+    }
+
+    /// Returns whether the list is empty.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Returns the associations, the newest first.
+    pub fn iter(self) -> impl Iterator<Item = Assoc<'a>> {
+        // The list was checked when it was decoded.
+        let records = self.0.records().map_while(Result::ok);
+        records.map_while(|record| Assoc::decode(&record).ok())
+    }
+}
+
+impl Op<'_> {
+    /// Makes the operation, and writes its result to `reply`, whose earlier content is dropped.
+    pub(crate) fn apply(
+        &self,
+        edit: &mut Edit<'_>,
+        limits: Limits,
+        node: FatPointer,
+        reply: &mut Reply,
+    ) -> Result<(), EditError> {
+        edit.set_near(node.address);
+        match *self {
+            Op::GetNode => {
+                let header = node::header(edit, node)?;
+                if !header.exists() {
+                    reply.node(None);
+                    return Ok(());
+                }
+                let data = node::data(edit, node)?;
+                reply.node(Some(&Node {
+                    id: header.id,
+                    data: NodeData {
+                        node_type: header.node_type,
+                        version: header.version,
+                        time: header.time,
+                        data,
+                    },
+                }));
+            }
+            Op::SetNode(new) => {
+                let exists = node::header(edit, node)?.exists();
+                if exists {
+                    node::set(edit, node, &new)?;
+                }
+                reply.changed(exists);
+            }
+            Op::DeleteNode => reply.changed(node::delete(edit, node)?),
+            Op::Put(put) => reply.put(put.apply(edit, limits, node)?),
+            Op::Delete {
+                assoc_type,
+                id2,
+                now,
+                removes,
+            } => {
+                let mut list = node::list(edit, node, assoc_type)?;
+                let changed = match removes {
+                    true => list.remove(edit, limits, id2, now)?,
+                    false => list.hide(edit, limits, id2, now)?,
+                };
+                if changed {
+                    node::set_list(edit, limits, node, assoc_type, &list)?;
+                }
+                reply.changed(changed);
+            }
+            Op::ChangeType { from, to, id2, now } => {
+                reply.changed(change_type(edit, limits, node, (from, to), id2, now)?);
+            }
+            Op::Get {
+                assoc_type,
+                bounds,
+                ids,
+            } => {
+                let list = node::list(edit, node, assoc_type)?;
+                reply.begin_assocs();
+                for id2 in ids.chunks_exact(8) {
+                    let found = list.get(edit, number(id2, 0, 8))?;
+                    if let Some(assoc) = found.filter(|assoc| bounds.contains(assoc.time)) {
+                        reply.assoc(&assoc);
+                    }
+                }
+            }
+            Op::Count { assoc_type } => {
+                let list = node::list(edit, node, assoc_type)?;
+                reply.count(&Count::of(&list));
+            }
+            Op::Range(range) => {
+                let list = node::list(edit, node, range.assoc_type)?;
+                reply.begin_assocs();
+                range.scan(edit, &list, reply)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl PutOp<'_> {
+    fn apply(
+        &self,
+        edit: &mut Edit<'_>,
+        limits: Limits,
+        node: FatPointer,
+    ) -> Result<Put, EditError> {
+        if !self.bare && !node::header(edit, node)?.exists() {
+            return Err(GraphError::NoNode.into());
+        }
+        let mut list = node::list(edit, node, self.assoc_type)?;
+        if self.unique && list.count > 0 {
+            let mut other = false;
+            list.scan(edit, TimeBounds::default(), |assoc| {
+                other = assoc.id2 != self.assoc.id2;
+                ControlFlow::Break(())
+            })?;
+            if other {
+                return Err(GraphError::NotUnique(self.assoc_type).into());
+            }
+        }
+        let put = list.put(edit, limits, &self.assoc, self.now)?;
+        node::set_list(edit, limits, node, self.assoc_type, &list)?;
+        Ok(put)
+    }
+}
+
+impl RangeOp {
+    fn scan(&self, edit: &Edit<'_>, list: &List, reply: &mut Reply) -> Result<(), EditError> {
+        let (mut skipped, mut found) = (0, 0);
+        if self.limit == 0 {
+            return Ok(());
+        }
+        list.scan(edit, self.bounds, |assoc| {
+            if skipped < self.offset {
+                skipped += 1;
+                return ControlFlow::Continue(());
+            }
+            reply.assoc(&assoc);
+            found += 1;
+            match found < self.limit {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })
+    }
+}
+
+fn change_type(
+    edit: &mut Edit<'_>,
+    limits: Limits,
+    node: FatPointer,
+    (from, to): (u32, u32),
+    id2: u64,
+    now: u64,
+) -> Result<bool, EditError> {
+    let mut old = node::list(edit, node, from)?;
+    let Some(assoc) = old.get(edit, id2)?.filter(|assoc| assoc.visible) else {
+        return Ok(false);
+    };
+    if from == to {
+        return Ok(true);
+    }
+    let data = assoc.data.to_vec();
+    let moved = Assoc {
+        data: &data,
+        ..assoc
+    };
+    old.remove(edit, limits, id2, now)?;
+    node::set_list(edit, limits, node, from, &old)?;
+    let mut new = node::list(edit, node, to)?;
+    new.put(edit, limits, &moved, now)?;
+    node::set_list(edit, limits, node, to, &new)?;
+    Ok(true)
+}
+
+impl Count {
+    pub(crate) fn of(list: &List) -> Self {
+        Self {
+            count: list.count,
+            time: list.time,
+            version: list.version,
+        }
+    }
+}

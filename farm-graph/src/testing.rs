@@ -1,0 +1,68 @@
+//! A cluster and its transactions, for the tests of this package.
+
+use std::sync::mpsc::Sender;
+
+use farm_core::config::Config;
+use farm_core::ids::Address;
+use farm_core::worker::{Cont, Worker};
+use farm_testing::TestCluster;
+use farm_txn::{Tx, TxError};
+
+use crate::edit::{Edit, EditError, Missing, Work};
+
+/// Starts machines of one worker each, with the layers of transactions and of tables.
+pub(crate) fn cluster(name: &str, machines: u16) -> TestCluster {
+    TestCluster::start(name, Config::tiny_for(machines, 1), |worker| {
+        farm_txn::attach(worker);
+        farm_kv::attach(worker);
+    })
+}
+
+/// Makes an edit on objects of this machine.
+pub(crate) fn complete<T>(
+    worker: &mut Worker,
+    tx: &mut Tx,
+    work: &mut Work,
+    near: Address,
+    mut make: impl FnMut(&mut Edit<'_>) -> Result<T, EditError>,
+) -> T {
+    loop {
+        let missing = match make(&mut work.begin(tx, near)) {
+            Ok(made) => {
+                work.apply(tx);
+                return made;
+            }
+            Err(EditError::Missing(missing)) => missing,
+            Err(EditError::Failed(error)) => panic!("{error}"),
+        };
+        match missing {
+            Missing::Object(pointer) => _ = tx.read_pointer(worker, pointer).unwrap(),
+            Missing::New(class, near) => {
+                let near = (!near.is_null()).then_some(near);
+                let object = tx.alloc(worker, class.payload_capacity(), near).unwrap();
+                work.add_spare(object);
+            }
+        }
+    }
+}
+
+struct Committed<T>(Sender<T>, T);
+
+/// Runs `work` in a transaction of worker 0 of the first machine, and commits the transaction.
+pub(crate) fn in_transaction<T: Send + 'static>(
+    cluster: &TestCluster,
+    work: impl FnOnce(&mut Worker, &mut Tx) -> T + Send + 'static,
+) -> T {
+    fn committed<T: Send + 'static>(worker: &mut Worker, (): (), result: Result<(), TxError>) {
+        result.unwrap();
+        let Committed(answer, made) = *worker.take_layer::<Committed<T>>();
+        answer.send(made).unwrap();
+    }
+    let made = cluster.machines[0].ask(0, |worker, answer| {
+        let mut tx = farm_txn::checkout(worker);
+        let made = work(worker, &mut tx);
+        worker.put_layer(Box::new(Committed(answer, made)));
+        farm_txn::commit(worker, tx, Cont::new(committed::<T>, ()));
+    });
+    made.unwrap()
+}
