@@ -174,7 +174,7 @@ impl Machine {
                 },
             )?;
             let memory = Mapping::anonymous(config.region_bytes)
-                .map_err(|error| AllocError::NoRegion(error.into()))?;
+                .map_err(|error| AllocError::NoRegion(error.to_string()))?;
             made.push(id);
             Ok((id, Memory::of(memory)))
         });

@@ -5,18 +5,34 @@
 mod assoc;
 mod edit;
 mod error;
+pub mod ids;
 mod list;
 mod node;
 mod op;
+mod open;
 mod page;
+mod pending;
+mod schema;
+mod state;
+pub mod tasks;
 mod tree;
+pub mod tx;
 mod wire;
 
 pub use assoc::{Assoc, MAX_TIME};
 pub use error::GraphError;
 pub use list::{Put, TimeBounds};
 pub use node::NodeData;
-pub use op::{Assocs, Count, Node};
+pub use op::{Assocs, Count, NewNode, Node};
+pub use open::{open, open_all};
+pub use pending::{
+    AddedCont, AssocsCont, ChangedCont, CountCont, FoundAssocs, FoundNode, NodeCont, PutCont,
+};
+pub use schema::{AssocType, NodeType, Schema};
+pub use state::{GraphSpec, ID_VALUE_BYTES};
+
+/// Maximum length of a node's data.
+pub const MAX_NODE_BYTES: usize = 960 << 10;
 
 #[cfg(test)]
 mod testing;

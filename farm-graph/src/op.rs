@@ -13,6 +13,7 @@ use crate::error::GraphError;
 use crate::list::{List, Put, TimeBounds};
 use crate::node::{self, NodeData};
 use crate::page::Page;
+use crate::schema::Schema;
 use crate::tree::Limits;
 use crate::wire::{Reply, number};
 
@@ -21,6 +22,8 @@ use crate::wire::{Reply, number};
 pub(crate) enum Op<'a> {
     /// Returns the node.
     GetNode,
+    /// Adds a node. Returns its pointer.
+    AddNode { id: u64, new: NodeData<'a> },
     /// Sets the properties of a node that exists. Returns whether it does.
     SetNode(NodeData<'a>),
     /// Deletes the node. Returns whether it existed.
@@ -40,6 +43,8 @@ pub(crate) enum Op<'a> {
         to: u32,
         id2: u64,
         now: u64,
+        /// Whether the list of the new type may contain at most one visible association.
+        unique: bool,
     },
     /// Returns the associations with these ids within the bounds, including hidden ones. The ids have 8 bytes each.
     Get {
@@ -80,6 +85,7 @@ pub(crate) struct RangeOp {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome<'a> {
     Node(Option<Node<'a>>),
+    Added(NewNode),
     Put(Put),
     Changed(bool),
     Count(Count),
@@ -93,6 +99,15 @@ pub struct Node<'a> {
     pub id: u64,
     /// The properties.
     pub data: NodeData<'a>,
+}
+
+/// A new node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewNode {
+    /// Id of the node.
+    pub id: u64,
+    /// Name of the node, once the transaction has committed.
+    pub node: FatPointer,
 }
 
 /// The number of visible associations of a type.
@@ -136,8 +151,108 @@ impl<'a> Assocs<'a> {
 }
 
 impl Op<'_> {
-    /// Makes the operation, and writes its result to `reply`, whose earlier content is dropped.
-    pub(crate) fn apply(
+    /// Makes the operation, and writes its result to `reply`, whose earlier content is dropped. If it is a change of an
+    /// association, makes the same change of the inverse association, if the schema declares one.
+    pub(crate) fn apply_with_inverse(
+        &self,
+        edit: &mut Edit<'_>,
+        (schema, limits): (&Schema, Limits),
+        node: FatPointer,
+        reply: &mut Reply,
+    ) -> Result<(), EditError> {
+        let target = match *self {
+            Op::Put(put) => put.assoc.target,
+            Op::Delete {
+                assoc_type, id2, ..
+            }
+            | Op::ChangeType {
+                from: assoc_type,
+                id2,
+                ..
+            } => {
+                let list = node::list(edit, node, assoc_type)?;
+                list.get(edit, id2)?.and_then(|assoc| assoc.target)
+            }
+            Op::AddNode { id, new } => {
+                let room = schema.node(new.node_type)?.lists;
+                let node = node::create(edit, id, room, Some(&new))?;
+                reply.added(&NewNode { id, node });
+                return Ok(());
+            }
+            _ => return self.apply(edit, limits, node, reply),
+        };
+        let id = node::header(edit, node)?.id;
+        let inverse = self.inverse(schema, node, id, target)?;
+        if let Some((inverse, target)) = inverse {
+            inverse.apply(edit, limits, target, reply)?;
+        }
+        self.apply(edit, limits, node, reply)
+    }
+
+    /// Returns the operation on the inverse association, and its node.
+    fn inverse(
+        &self,
+        schema: &Schema,
+        node: FatPointer,
+        id: u64,
+        target: Option<FatPointer>,
+    ) -> Result<Option<(Self, FatPointer)>, GraphError> {
+        let inverse_of = |assoc_type| schema.assoc(assoc_type).map(|it| it.inverse);
+        Ok(match *self {
+            Op::Put(put) => match inverse_of(put.assoc_type)? {
+                None => None,
+                Some(inverse) => {
+                    let target = target.ok_or(GraphError::NoTarget(put.assoc_type))?;
+                    let op = PutOp {
+                        assoc_type: inverse,
+                        assoc: Assoc {
+                            id2: id,
+                            target: Some(node),
+                            ..put.assoc
+                        },
+                        unique: schema.assoc(inverse)?.unique,
+                        ..put
+                    };
+                    Some((Op::Put(op), target))
+                }
+            },
+            Op::Delete {
+                assoc_type,
+                now,
+                removes,
+                ..
+            } => inverse_of(assoc_type)?
+                .zip(target)
+                .map(|(inverse, target)| {
+                    let op = Op::Delete {
+                        assoc_type: inverse,
+                        id2: id,
+                        now,
+                        removes,
+                    };
+                    (op, target)
+                }),
+            Op::ChangeType { from, to, now, .. } => {
+                let inverse = inverse_of(from)?.zip(inverse_of(to)?).zip(target);
+                let inverse = inverse.map(|((from, to), target)| {
+                    let unique = schema.assoc(to)?.unique;
+                    let op = Op::ChangeType {
+                        from,
+                        to,
+                        id2: id,
+                        now,
+                        unique,
+                    };
+                    Ok::<_, GraphError>((op, target))
+                });
+                inverse.transpose()?
+            }
+            _ => None,
+        })
+    }
+
+    /// Makes the operation, without the inverse.
+    fn apply(
         &self,
         edit: &mut Edit<'_>,
         limits: Limits,
@@ -162,6 +277,9 @@ impl Op<'_> {
                         data,
                     },
                 }));
+            }
+            Op::AddNode { .. } => {
+                unreachable!("a new node has no inverse, and no other machine adds it")
             }
             Op::SetNode(new) => {
                 let exists = node::header(edit, node)?.exists();
@@ -188,8 +306,15 @@ impl Op<'_> {
                 }
                 reply.changed(changed);
             }
-            Op::ChangeType { from, to, id2, now } => {
-                reply.changed(change_type(edit, limits, node, (from, to), id2, now)?);
+            Op::ChangeType {
+                from,
+                to,
+                id2,
+                now,
+                unique,
+            } => {
+                let types = (from, to, unique);
+                reply.changed(change_type(edit, limits, node, types, id2, now)?);
             }
             Op::Get {
                 assoc_type,
@@ -230,15 +355,8 @@ impl PutOp<'_> {
             return Err(GraphError::NoNode.into());
         }
         let mut list = node::list(edit, node, self.assoc_type)?;
-        if self.unique && list.count > 0 {
-            let mut other = false;
-            list.scan(edit, TimeBounds::default(), |assoc| {
-                other = assoc.id2 != self.assoc.id2;
-                ControlFlow::Break(())
-            })?;
-            if other {
-                return Err(GraphError::NotUnique(self.assoc_type).into());
-            }
+        if self.unique && has_other(edit, &list, self.assoc.id2)? {
+            return Err(GraphError::NotUnique(self.assoc_type).into());
         }
         let put = list.put(edit, limits, &self.assoc, self.now)?;
         node::set_list(edit, limits, node, self.assoc_type, &list)?;
@@ -267,11 +385,21 @@ impl RangeOp {
     }
 }
 
+/// Returns whether a list has a visible association with another id.
+fn has_other(edit: &Edit<'_>, list: &List, id2: u64) -> Result<bool, EditError> {
+    let mut other = false;
+    list.scan(edit, TimeBounds::default(), |assoc| {
+        other = assoc.id2 != id2;
+        ControlFlow::Break(())
+    })?;
+    Ok(other)
+}
+
 fn change_type(
     edit: &mut Edit<'_>,
     limits: Limits,
     node: FatPointer,
-    (from, to): (u32, u32),
+    (from, to, unique): (u32, u32, bool),
     id2: u64,
     now: u64,
 ) -> Result<bool, EditError> {
@@ -290,6 +418,9 @@ fn change_type(
     old.remove(edit, limits, id2, now)?;
     node::set_list(edit, limits, node, from, &old)?;
     let mut new = node::list(edit, node, to)?;
+    if unique && has_other(edit, &new, id2)? {
+        return Err(GraphError::NotUnique(to).into());
+    }
     new.put(edit, limits, &moved, now)?;
     node::set_list(edit, limits, node, to, &new)?;
     Ok(true)

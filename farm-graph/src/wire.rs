@@ -4,8 +4,9 @@ use crate::GraphError;
 use crate::assoc::{Assoc, MAX_TIME};
 use crate::list::{Put, TimeBounds};
 use crate::node::NodeData;
-use crate::op::{Assocs, Count, Node, Op, Outcome, PutOp, RangeOp};
+use crate::op::{Assocs, Count, NewNode, Node, Op, Outcome, PutOp, RangeOp};
 use crate::page::{self, Page};
+use crate::tree::{POINTER_BYTES, pointer, pointer_bytes};
 
 // The first byte of an operation.
 const GET_NODE: u8 = 1;
@@ -18,6 +19,7 @@ const CHANGE_TYPE: u8 = 7;
 const GET: u8 = 8;
 const COUNT: u8 = 9;
 const RANGE: u8 = 10;
+const ADD_NODE: u8 = 11;
 
 // The first byte of a result.
 const NODE: u8 = 1;
@@ -27,6 +29,7 @@ const CHANGED: u8 = 4;
 const COUNTED: u8 = 5;
 const ASSOCS: u8 = 6;
 const REFUSED: u8 = 7;
+const ADDED: u8 = 8;
 
 // The second byte of a refusal.
 const ABSENT: u8 = 1;
@@ -103,6 +106,11 @@ impl<'a> Op<'a> {
         };
         match *self {
             Op::GetNode => to.push(GET_NODE),
+            Op::AddNode { id, new } => {
+                to.push(ADD_NODE);
+                to.extend_from_slice(&id.to_le_bytes());
+                put_node(&new, to);
+            }
             Op::SetNode(new) => {
                 to.push(SET_NODE);
                 put_node(&new, to);
@@ -129,7 +137,13 @@ impl<'a> Op<'a> {
                 to: new,
                 id2,
                 now,
-            } => words(to, CHANGE_TYPE, from, &[new.into(), id2, now]),
+                unique,
+            } => words(
+                to,
+                CHANGE_TYPE,
+                from,
+                &[new.into(), id2, now, unique.into()],
+            ),
             Op::Get {
                 assoc_type,
                 bounds,
@@ -156,6 +170,10 @@ impl<'a> Op<'a> {
         let mut rest = Rest(bytes);
         let op = match rest.byte()? {
             GET_NODE => Op::GetNode,
+            ADD_NODE => Op::AddNode {
+                id: rest.word()?,
+                new: rest.node()?,
+            },
             SET_NODE => Op::SetNode(rest.node()?),
             DELETE_NODE => Op::DeleteNode,
             PUT => Op::Put(rest.put()?),
@@ -170,6 +188,7 @@ impl<'a> Op<'a> {
                 to: u32::try_from(rest.word()?).ok()?,
                 id2: rest.word()?,
                 now: rest.word()?,
+                unique: Some(rest.word()?).filter(|flag| *flag < 2)? != 0,
             },
             GET => Op::Get {
                 assoc_type: rest.assoc_type()?,
@@ -224,6 +243,12 @@ impl Reply {
         self.begin(NODE);
         self.0.extend_from_slice(&node.id.to_le_bytes());
         put_node(&node.data, &mut self.0);
+    }
+
+    pub(crate) fn added(&mut self, new: &NewNode) {
+        self.begin(ADDED);
+        self.0.extend_from_slice(&new.id.to_le_bytes());
+        self.0.extend_from_slice(&pointer_bytes(new.node));
     }
 
     pub(crate) fn put(&mut self, put: Put) {
@@ -289,6 +314,7 @@ impl<'a> Outcome<'a> {
                 Outcome::Node(Some(node))
             }),
             Some(NO_NODE) => Some(Outcome::Node(None)),
+            Some(ADDED) => rest.added().map(Outcome::Added),
             Some(WAS_PUT) => rest.byte().and_then(|code| {
                 let all = [Put::Added, Put::Shown, Put::Updated];
                 all.into_iter()
@@ -306,6 +332,13 @@ impl<'a> Outcome<'a> {
 }
 
 impl<'a> Rest<'a> {
+    fn added(&mut self) -> Option<NewNode> {
+        Some(NewNode {
+            id: self.word()?,
+            node: pointer(self.take(POINTER_BYTES)?).ok()?,
+        })
+    }
+
     fn count(&mut self) -> Option<Count> {
         Some(Count {
             count: self.number(4)? as u32,

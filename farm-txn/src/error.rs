@@ -1,5 +1,7 @@
 //! Errors of transactions.
 
+use std::sync::Arc;
+
 use farm_core::alloc::{AllocError, TooLarge};
 use farm_core::ids::{Address, MachineId};
 use farm_core::worker::AddressError;
@@ -8,7 +10,7 @@ use crate::limits::TxLimits;
 
 /// Why an operation of a transaction failed, or why it did not commit. The transaction has no effect, except that
 /// [`TxError::InDoubt`] leaves the outcome open.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum TxError {
     /// The transaction aborted. A retry may succeed, except after [`Abort::Lost`].
     #[error(transparent)]
@@ -107,6 +109,10 @@ pub enum TxError {
     /// [`crate::Handle::transact`] report it only after the reads were validated.
     #[error("{0}")]
     Refused(String),
+    /// The error of a layer above, which callers of that layer can downcast. [`crate::retry`] and
+    /// [`crate::Handle::transact`] handle it as they handle [`TxError::Refused`].
+    #[error("{0}")]
+    Layer(Arc<dyn std::error::Error + Send + Sync>),
     /// The handle refers to a transaction that has ended.
     #[error("the transaction has ended; begin another one")]
     Ended,

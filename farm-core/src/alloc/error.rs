@@ -5,7 +5,7 @@ use crate::ids::{Address, RegionId};
 use super::TooLarge;
 
 /// Why memory was not allocated.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum AllocError {
     /// No object is that large.
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub enum AllocError {
     },
     /// A new region was needed and could not be created.
     #[error("cannot create a region: {0}")]
-    NoRegion(#[source] Box<dyn std::error::Error + Send + Sync>),
+    NoRegion(String),
     /// The region exists already.
     #[error("region {0} exists already")]
     RegionExists(RegionId),

@@ -56,7 +56,8 @@ impl Store {
                             .into(),
                     )
                 })?;
-            let (memory, capability) = export(config.region_bytes).map_err(AllocError::NoRegion)?;
+            let (memory, capability) = export(config.region_bytes)
+                .map_err(|error| AllocError::NoRegion(error.to_string()))?;
             known.insert(id, (memory.clone(), capability));
             Ok((id, memory))
         });

@@ -34,6 +34,7 @@ fn with_ops(
     let (from, to, ids) = (assoc_type, assoc_type ^ 1, &ids[..]);
     check(Op::GetNode);
     check(Op::SetNode(data));
+    check(Op::AddNode { id: id2, new: data });
     check(Op::DeleteNode);
     check(Op::Put(PutOp {
         assoc_type,
@@ -48,7 +49,13 @@ fn with_ops(
         now,
         removes: unique,
     });
-    check(Op::ChangeType { from, to, id2, now });
+    check(Op::ChangeType {
+        from,
+        to,
+        id2,
+        now,
+        unique,
+    });
     check(Op::Get {
         assoc_type,
         bounds,

@@ -1,0 +1,182 @@
+//! The types of a graph.
+
+use serde::{Deserialize, Serialize};
+
+use crate::GraphError;
+
+/// A type of nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NodeType {
+    /// Number of the type, unique among the types of nodes.
+    pub id: u32,
+    /// Name, for people.
+    pub name: String,
+    /// Number of types of associations for which a new node has room; with more, its lists move to objects of their
+    /// own. At least 1.
+    #[serde(default = "two")]
+    pub lists: u8,
+}
+
+fn two() -> u8 {
+    2
+}
+
+/// A type of associations.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AssocType {
+    /// Number of the type, unique among the types of associations.
+    pub id: u32,
+    /// Name, for people.
+    pub name: String,
+    /// The type of the inverse association: an association from a to b has an inverse association from b to a, which
+    /// the same transaction writes. May be the type itself.
+    #[serde(default)]
+    pub inverse: Option<u32>,
+    /// Whether a node has at most one visible association of the type.
+    #[serde(default)]
+    pub unique: bool,
+}
+
+/// The types of a graph. Operations on other types are refused.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Schema {
+    nodes: Vec<NodeType>,
+    assocs: Vec<AssocType>,
+}
+
+impl Schema {
+    /// Creates a schema.
+    ///
+    /// # Errors
+    /// [`GraphError::Schema`] if two types have the same number, if a type has no room for lists, or if the inverse of
+    /// an inverse type is not the type itself.
+    pub fn new(mut nodes: Vec<NodeType>, mut assocs: Vec<AssocType>) -> Result<Self, GraphError> {
+        nodes.sort_by_key(|it| it.id);
+        assocs.sort_by_key(|it| it.id);
+        let schema = Self { nodes, assocs };
+        let wrong = |why: String| Err(GraphError::Schema(why));
+        if let Some(twice) = schema.nodes.windows(2).find(|two| two[0].id == two[1].id) {
+            let (first, id) = (&twice[0].name, twice[0].id);
+            let second = &twice[1].name;
+            return wrong(format!(
+                "the node types {first:?} and {second:?} have the same number, {id}"
+            ));
+        }
+        if let Some(twice) = schema.assocs.windows(2).find(|two| two[0].id == two[1].id) {
+            let (first, id) = (&twice[0].name, twice[0].id);
+            let second = &twice[1].name;
+            return wrong(format!(
+                "the association types {first:?} and {second:?} have the same number, {id}"
+            ));
+        }
+        if let Some(none) = schema.nodes.iter().find(|it| it.lists == 0) {
+            return wrong(format!(
+                "the node type {:?} has lists = 0; it must be at least 1",
+                none.name
+            ));
+        }
+        for assoc in &schema.assocs {
+            let Some(inverse) = assoc.inverse else {
+                continue;
+            };
+            match schema.assoc(inverse) {
+                Ok(back) if back.inverse == Some(assoc.id) => {}
+                Ok(back) => {
+                    let (name, other) = (&assoc.name, &back.name);
+                    return wrong(format!(
+                        "the association type {name:?} has the inverse {other:?}, so that {other:?} must have the \
+                         inverse {name:?}"
+                    ));
+                }
+                Err(_) => {
+                    return wrong(format!(
+                        "the association type {:?} has the inverse {inverse}, which is not declared",
+                        assoc.name
+                    ));
+                }
+            }
+        }
+        Ok(schema)
+    }
+
+    /// Returns a type of nodes.
+    ///
+    /// # Errors
+    /// [`GraphError::NodeType`].
+    pub fn node(&self, id: u32) -> Result<&NodeType, GraphError> {
+        let found = self.nodes.binary_search_by_key(&id, |it| it.id);
+        found
+            .map(|found| &self.nodes[found])
+            .map_err(|_| GraphError::NodeType(id))
+    }
+
+    /// Returns a type of associations.
+    ///
+    /// # Errors
+    /// [`GraphError::AssocType`].
+    pub fn assoc(&self, id: u32) -> Result<&AssocType, GraphError> {
+        let found = self.assocs.binary_search_by_key(&id, |it| it.id);
+        found
+            .map(|found| &self.assocs[found])
+            .map_err(|_| GraphError::AssocType(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assoc(id: u32, inverse: Option<u32>) -> AssocType {
+        AssocType {
+            id,
+            name: format!("a{id}"),
+            inverse,
+            unique: false,
+        }
+    }
+
+    fn node(id: u32, lists: u8) -> NodeType {
+        NodeType {
+            id,
+            name: format!("n{id}"),
+            lists,
+        }
+    }
+
+    #[test]
+    fn types_are_found_by_number() {
+        let assocs = vec![assoc(7, Some(3)), assoc(3, Some(7)), assoc(5, Some(5))];
+        let schema = Schema::new(vec![node(9, 1), node(2, 2)], assocs).unwrap();
+        assert_eq!(schema.node(2).unwrap().name, "n2");
+        assert_eq!(schema.assoc(7).unwrap().inverse, Some(3));
+        assert!(matches!(schema.node(3), Err(GraphError::NodeType(3))));
+        assert!(matches!(schema.assoc(2), Err(GraphError::AssocType(2))));
+    }
+
+    #[test]
+    fn contradictory_schemas_are_refused() {
+        let why = |nodes, assocs| Schema::new(nodes, assocs).unwrap_err().to_string();
+        let twice = why(vec![node(1, 1), node(1, 2)], vec![]);
+        assert!(
+            twice.contains(r#"the node types "n1" and "n1" have the same number, 1"#),
+            "{twice}"
+        );
+        let twice = why(vec![], vec![assoc(1, None), assoc(1, None)]);
+        assert!(twice.contains("association types"), "{twice}");
+        let none = why(vec![node(1, 0)], vec![]);
+        assert!(none.contains("at least 1"), "{none}");
+        let one_way = why(vec![], vec![assoc(1, Some(2)), assoc(2, None)]);
+        assert!(
+            one_way.contains(r#""a2" must have the inverse "a1""#),
+            "{one_way}"
+        );
+        let absent = why(vec![], vec![assoc(1, Some(2))]);
+        assert!(
+            absent.contains("the inverse 2, which is not declared"),
+            "{absent}"
+        );
+    }
+}
