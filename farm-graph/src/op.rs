@@ -38,14 +38,7 @@ pub(crate) enum Op<'a> {
         removes: bool,
     },
     /// Moves a visible association to the list of another type. Returns whether there was one.
-    ChangeType {
-        from: u32,
-        to: u32,
-        id2: u64,
-        now: u64,
-        /// Whether the list of the new type may contain at most one visible association.
-        unique: bool,
-    },
+    ChangeType(ChangeOp),
     /// Returns the associations with these ids within the bounds, including hidden ones. The ids have 8 bytes each.
     Get {
         assoc_type: u32,
@@ -68,6 +61,17 @@ pub(crate) struct PutOp<'a> {
     pub(crate) unique: bool,
     /// Whether the node may have been deleted.
     pub(crate) bare: bool,
+}
+
+/// See [`Op::ChangeType`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct ChangeOp {
+    pub(crate) from: u32,
+    pub(crate) to: u32,
+    pub(crate) id2: u64,
+    pub(crate) now: u64,
+    /// Whether the list of the new type may contain at most one visible association.
+    pub(crate) unique: bool,
 }
 
 /// See [`Op::Range`].
@@ -151,104 +155,49 @@ impl<'a> Assocs<'a> {
 }
 
 impl Op<'_> {
-    /// Makes the operation, and writes its result to `reply`, whose earlier content is dropped. If it is a change of an
-    /// association, makes the same change of the inverse association, if the schema declares one.
-    pub(crate) fn apply_with_inverse(
+    /// Makes the operation, and writes its result to `reply`, whose earlier content is dropped. A change of an
+    /// association includes its inverse, if the schema declares one.
+    pub(crate) fn make(
         &self,
         edit: &mut Edit<'_>,
-        (schema, limits): (&Schema, Limits),
+        types: (&Schema, Limits),
         node: FatPointer,
         reply: &mut Reply,
     ) -> Result<(), EditError> {
-        let target = match *self {
-            Op::Put(put) => put.assoc.target,
+        let (schema, limits) = types;
+        let inverse = match *self {
+            Op::Put(put) => put.inverse(edit, schema, node)?,
             Op::Delete {
-                assoc_type, id2, ..
-            }
-            | Op::ChangeType {
-                from: assoc_type,
+                assoc_type,
                 id2,
-                ..
+                now,
+                removes,
             } => {
-                let list = node::list(edit, node, assoc_type)?;
-                list.get(edit, id2)?.and_then(|assoc| assoc.target)
+                let inverse = schema.assoc(assoc_type)?.inverse;
+                let found = node::list(edit, node, assoc_type)?;
+                let found = found.get(edit, id2)?.and_then(|assoc| assoc.target);
+                let id2 = node::header(edit, node)?.id;
+                let op = |assoc_type| Op::Delete {
+                    assoc_type,
+                    id2,
+                    now,
+                    removes,
+                };
+                inverse.map(op).zip(found)
             }
+            Op::ChangeType(change) => return change.make(edit, types, node, reply),
             Op::AddNode { id, new } => {
                 let room = schema.node(new.node_type)?.lists;
                 let node = node::create(edit, id, room, Some(&new))?;
                 reply.added(&NewNode { id, node });
                 return Ok(());
             }
-            _ => return self.apply(edit, limits, node, reply),
+            _ => None,
         };
-        let id = node::header(edit, node)?.id;
-        let inverse = self.inverse(schema, node, id, target)?;
         if let Some((inverse, target)) = inverse {
             inverse.apply(edit, limits, target, reply)?;
         }
         self.apply(edit, limits, node, reply)
-    }
-
-    /// Returns the operation on the inverse association, and its node.
-    fn inverse(
-        &self,
-        schema: &Schema,
-        node: FatPointer,
-        id: u64,
-        target: Option<FatPointer>,
-    ) -> Result<Option<(Self, FatPointer)>, GraphError> {
-        let inverse_of = |assoc_type| schema.assoc(assoc_type).map(|it| it.inverse);
-        Ok(match *self {
-            Op::Put(put) => match inverse_of(put.assoc_type)? {
-                None => None,
-                Some(inverse) => {
-                    let target = target.ok_or(GraphError::NoTarget(put.assoc_type))?;
-                    let op = PutOp {
-                        assoc_type: inverse,
-                        assoc: Assoc {
-                            id2: id,
-                            target: Some(node),
-                            ..put.assoc
-                        },
-                        unique: schema.assoc(inverse)?.unique,
-                        ..put
-                    };
-                    Some((Op::Put(op), target))
-                }
-            },
-            Op::Delete {
-                assoc_type,
-                now,
-                removes,
-                ..
-            } => inverse_of(assoc_type)?
-                .zip(target)
-                .map(|(inverse, target)| {
-                    let op = Op::Delete {
-                        assoc_type: inverse,
-                        id2: id,
-                        now,
-                        removes,
-                    };
-                    (op, target)
-                }),
-            Op::ChangeType { from, to, now, .. } => {
-                let inverse = inverse_of(from)?.zip(inverse_of(to)?).zip(target);
-                let inverse = inverse.map(|((from, to), target)| {
-                    let unique = schema.assoc(to)?.unique;
-                    let op = Op::ChangeType {
-                        from,
-                        to,
-                        id2: id,
-                        now,
-                        unique,
-                    };
-                    Ok::<_, GraphError>((op, target))
-                });
-                inverse.transpose()?
-            }
-            _ => None,
-        })
     }
 
     /// Makes the operation, without the inverse.
@@ -278,8 +227,8 @@ impl Op<'_> {
                     },
                 }));
             }
-            Op::AddNode { .. } => {
-                unreachable!("a new node has no inverse, and no other machine adds it")
+            Op::AddNode { .. } | Op::ChangeType(_) => {
+                unreachable!("`Op::make` makes these operations itself")
             }
             Op::SetNode(new) => {
                 let exists = node::header(edit, node)?.exists();
@@ -305,16 +254,6 @@ impl Op<'_> {
                     node::set_list(edit, limits, node, assoc_type, &list)?;
                 }
                 reply.changed(changed);
-            }
-            Op::ChangeType {
-                from,
-                to,
-                id2,
-                now,
-                unique,
-            } => {
-                let types = (from, to, unique);
-                reply.changed(change_type(edit, limits, node, types, id2, now)?);
             }
             Op::Get {
                 assoc_type,
@@ -344,7 +283,32 @@ impl Op<'_> {
     }
 }
 
-impl PutOp<'_> {
+impl<'a> PutOp<'a> {
+    /// Returns the operation on the inverse association, and its node.
+    fn inverse(
+        &self,
+        edit: &Edit<'_>,
+        schema: &Schema,
+        node: FatPointer,
+    ) -> Result<Option<(Op<'a>, FatPointer)>, EditError> {
+        let Some(inverse) = schema.assoc(self.assoc_type)?.inverse else {
+            return Ok(None);
+        };
+        let target = self.assoc.target;
+        let target = target.ok_or(GraphError::NoTarget(self.assoc_type))?;
+        let op = PutOp {
+            assoc_type: inverse,
+            assoc: Assoc {
+                id2: node::header(edit, node)?.id,
+                target: Some(node),
+                ..self.assoc
+            },
+            unique: schema.assoc(inverse)?.unique,
+            ..*self
+        };
+        Ok(Some((Op::Put(op), target)))
+    }
+
     fn apply(
         &self,
         edit: &mut Edit<'_>,
@@ -395,35 +359,43 @@ fn has_other(edit: &Edit<'_>, list: &List, id2: u64) -> Result<bool, EditError> 
     Ok(other)
 }
 
-fn change_type(
-    edit: &mut Edit<'_>,
-    limits: Limits,
-    node: FatPointer,
-    (from, to, unique): (u32, u32, bool),
-    id2: u64,
-    now: u64,
-) -> Result<bool, EditError> {
-    let mut old = node::list(edit, node, from)?;
-    let Some(assoc) = old.get(edit, id2)?.filter(|assoc| assoc.visible) else {
-        return Ok(false);
-    };
-    if from == to {
-        return Ok(true);
+impl ChangeOp {
+    /// Deletes the association, and adds one of the other type.
+    fn make(
+        &self,
+        edit: &mut Edit<'_>,
+        types: (&Schema, Limits),
+        node: FatPointer,
+        reply: &mut Reply,
+    ) -> Result<(), EditError> {
+        let old = node::list(edit, node, self.from)?;
+        let Some(assoc) = old.get(edit, self.id2)?.filter(|assoc| assoc.visible) else {
+            reply.changed(false);
+            return Ok(());
+        };
+        let data = assoc.data.to_vec();
+        let assoc = Assoc {
+            data: &data,
+            ..assoc
+        };
+        let delete = Op::Delete {
+            assoc_type: self.from,
+            id2: self.id2,
+            now: self.now,
+            removes: true,
+        };
+        delete.make(edit, types, node, reply)?;
+        let put = Op::Put(PutOp {
+            assoc_type: self.to,
+            assoc,
+            now: self.now,
+            unique: self.unique,
+            bare: true,
+        });
+        put.make(edit, types, node, reply)?;
+        reply.changed(true);
+        Ok(())
     }
-    let data = assoc.data.to_vec();
-    let moved = Assoc {
-        data: &data,
-        ..assoc
-    };
-    old.remove(edit, limits, id2, now)?;
-    node::set_list(edit, limits, node, from, &old)?;
-    let mut new = node::list(edit, node, to)?;
-    if unique && has_other(edit, &new, id2)? {
-        return Err(GraphError::NotUnique(to).into());
-    }
-    new.put(edit, limits, &moved, now)?;
-    node::set_list(edit, limits, node, to, &new)?;
-    Ok(true)
 }
 
 impl Count {

@@ -12,7 +12,7 @@ use crate::assoc::{Assoc, BODY_BYTES, MAX_TIME};
 use crate::edit::{EditError, Missing};
 use crate::list::TimeBounds;
 use crate::node::NodeData;
-use crate::op::{Op, PutOp, RangeOp};
+use crate::op::{ChangeOp, Op, PutOp, RangeOp};
 use crate::pending::{AnyCont, AssocsCont, ChangedCont, CountCont, NodeCont, Pending, PutCont};
 use crate::state::{Graph, graph};
 use crate::{GraphError, MAX_NODE_BYTES, ids};
@@ -131,12 +131,14 @@ pub fn assoc_change_type(
     cont: ChangedCont,
 ) {
     let unique = graph(worker).check_change(from, to);
-    let op = unique.map(|unique| Op::ChangeType {
-        from,
-        to,
-        id2,
-        now,
-        unique,
+    let op = unique.map(|unique| {
+        Op::ChangeType(ChangeOp {
+            from,
+            to,
+            id2,
+            now,
+            unique,
+        })
     });
     begin(worker, tx, node, op, AnyCont::Changed(cont));
 }
@@ -322,7 +324,7 @@ fn attempt(worker: &mut Worker, tx: &mut Tx, key: usize) -> Result<(), EditError
     let made = complete(worker, tx, |tx| {
         let op = Op::decode(&buffers.body).expect("the operation was encoded by this worker");
         let mut edit = buffers.work.begin(tx, node.address);
-        op.apply_with_inverse(&mut edit, (&schema, limits), node, &mut buffers.reply)
+        op.make(&mut edit, (&schema, limits), node, &mut buffers.reply)
     });
     if made.is_ok() {
         buffers.work.apply(tx);

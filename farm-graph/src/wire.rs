@@ -4,7 +4,7 @@ use crate::GraphError;
 use crate::assoc::{Assoc, MAX_TIME};
 use crate::list::{Put, TimeBounds};
 use crate::node::NodeData;
-use crate::op::{Assocs, Count, NewNode, Node, Op, Outcome, PutOp, RangeOp};
+use crate::op::{Assocs, ChangeOp, Count, NewNode, Node, Op, Outcome, PutOp, RangeOp};
 use crate::page::{self, Page};
 use crate::tree::{POINTER_BYTES, pointer, pointer_bytes};
 
@@ -132,13 +132,13 @@ impl<'a> Op<'a> {
                 let code = if removes { REMOVE } else { HIDE };
                 words(to, code, assoc_type, &[id2, now]);
             }
-            Op::ChangeType {
+            Op::ChangeType(ChangeOp {
                 from,
                 to: new,
                 id2,
                 now,
                 unique,
-            } => words(
+            }) => words(
                 to,
                 CHANGE_TYPE,
                 from,
@@ -183,13 +183,13 @@ impl<'a> Op<'a> {
                 now: rest.word()?,
                 removes: code == REMOVE,
             },
-            CHANGE_TYPE => Op::ChangeType {
+            CHANGE_TYPE => Op::ChangeType(ChangeOp {
                 from: rest.assoc_type()?,
                 to: u32::try_from(rest.word()?).ok()?,
                 id2: rest.word()?,
                 now: rest.word()?,
                 unique: Some(rest.word()?).filter(|flag| *flag < 2)? != 0,
-            },
+            }),
             GET => Op::Get {
                 assoc_type: rest.assoc_type()?,
                 bounds: rest.bounds()?,

@@ -49,13 +49,13 @@ fn with_ops(
         now,
         removes: unique,
     });
-    check(Op::ChangeType {
+    check(Op::ChangeType(ChangeOp {
         from,
         to,
         id2,
         now,
         unique,
-    });
+    }));
     check(Op::Get {
         assoc_type,
         bounds,

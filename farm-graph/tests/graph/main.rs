@@ -1,0 +1,4 @@
+//! The graph store on clusters of several machines.
+
+mod common;
+mod transactions;
