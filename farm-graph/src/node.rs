@@ -182,9 +182,11 @@ pub(crate) fn set(
     let (at, end) = (header.data_at(), payload.len());
     let spilled = match at + new.data.len() <= end {
         true => None,
-        false => Some(room_for(edit, old, new.data.len())?),
+        // An object of its own for each version of the data: a reader that follows the pointer of a node without a
+        // transaction reads the data of that version, or detects that it was freed.
+        false => Some(edit.create(new.data.len())?),
     };
-    if let Some(old) = old.filter(|old| spilled != Some(*old)) {
+    if let Some(old) = old {
         edit.free(old)?;
     }
     header.node_type = new.node_type;
@@ -201,21 +203,6 @@ pub(crate) fn set(
     }
     header.encode(edit.write(node)?);
     Ok(())
-}
-
-/// Returns the object for data of `bytes` bytes: the old one, if the data fits and needs at least a quarter of it.
-fn room_for(
-    edit: &mut Edit<'_>,
-    old: Option<FatPointer>,
-    bytes: usize,
-) -> Result<FatPointer, EditError> {
-    if let Some(old) = old {
-        let room = edit.read(old)?.len();
-        if (room / 4..=room).contains(&bytes) {
-            return Ok(old);
-        }
-    }
-    edit.create(bytes)
 }
 
 /// Deletes a node. Its lists remain. Returns whether it existed.

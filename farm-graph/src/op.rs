@@ -12,7 +12,7 @@ use crate::edit::{Edit, EditError};
 use crate::error::GraphError;
 use crate::list::{List, Put, TimeBounds};
 use crate::node::{self, NodeData};
-use crate::page::Page;
+use crate::page::{HEADER_BYTES, Page};
 use crate::schema::Schema;
 use crate::tree::Limits;
 use crate::wire::{Reply, number};
@@ -127,7 +127,12 @@ pub struct Count {
 
 /// A list of associations.
 #[derive(Clone, Copy)]
-pub struct Assocs<'a>(pub(crate) Page<'a>);
+pub struct Assocs<'a> {
+    page: Page<'a>,
+    /// Offset of the first one in the page.
+    at: usize,
+    count: usize,
+}
 
 impl std::fmt::Debug for Assocs<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -138,7 +143,7 @@ impl std::fmt::Debug for Assocs<'_> {
 impl<'a> Assocs<'a> {
     /// Returns the number of associations.
     pub fn len(&self) -> usize {
-        self.0.count()
+        self.count
     }
 
     /// Returns whether the list is empty.
@@ -148,9 +153,54 @@ impl<'a> Assocs<'a> {
 
     /// Returns the associations, the newest first.
     pub fn iter(self) -> impl Iterator<Item = Assoc<'a>> {
+        let (page, mut at) = (self.page, self.at);
         // The list was checked when it was decoded.
-        let records = self.0.records().map_while(Result::ok);
-        records.map_while(|record| Assoc::decode(&record).ok())
+        (0..self.count).map_while(move |_| {
+            let record = page.record(at).ok()?;
+            at = record.end();
+            Assoc::decode(&record).ok()
+        })
+    }
+
+    /// Checks a list that consists of all records of a page.
+    pub(crate) fn of_page(page: Page<'a>) -> Result<Self, GraphError> {
+        for record in page.records() {
+            Assoc::decode(&record?)?;
+        }
+        Ok(Self {
+            page,
+            at: HEADER_BYTES,
+            count: page.count(),
+        })
+    }
+
+    /// Returns the range of a list whose first page this is, or `None` if the range may continue on another page.
+    pub(crate) fn of_first_page(
+        page: Page<'a>,
+        range: &RangeOp,
+    ) -> Result<Option<Self>, GraphError> {
+        let (mut at, mut count, mut skipped) = (HEADER_BYTES, 0, 0);
+        let found = |at, count| Ok(Some(Self { page, at, count }));
+        for record in page.records() {
+            if count as u64 == range.limit {
+                return found(at, count);
+            }
+            let record = record?;
+            let assoc = Assoc::decode(&record)?;
+            if !assoc.visible || assoc.time < range.bounds.min {
+                return found(at, count);
+            }
+            if assoc.time > range.bounds.max || skipped < range.offset {
+                skipped += u64::from(assoc.time <= range.bounds.max);
+                at = record.end();
+                continue;
+            }
+            count += 1;
+        }
+        match count as u64 == range.limit || !page.has_more() {
+            true => found(at, count),
+            false => Ok(None),
+        }
     }
 }
 

@@ -11,6 +11,9 @@
 //!              └───────────────┴───────────────┴────────┴─────────── ─
 //! ```
 //!
+//! The highest bit of the count of a leaf shows that other leaves may follow it. If the bit is clear, no leaf does, so
+//! that a client that reads only the first leaf knows whether it has read the whole list.
+//!
 //! All numbers are little-endian. A page may be read from the memory of another machine, so that lengths in it are
 //! checked before they are used.
 
@@ -24,6 +27,8 @@ pub(crate) type Key = (u64, u64);
 
 /// Bytes before the first record.
 pub(crate) const HEADER_BYTES: usize = 8;
+/// The bit of the count that shows that other leaves may follow.
+const MORE: u32 = 1 << 31;
 /// Bytes of a record without its body.
 pub(crate) const RECORD_BYTES: usize = 18;
 
@@ -65,6 +70,11 @@ impl<'a> Page<'a> {
     /// Returns the number of records.
     pub(crate) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Returns whether other leaves may follow.
+    pub(crate) fn has_more(&self) -> bool {
+        has_more(self.bytes)
     }
 
     /// Returns the bytes of all records.
@@ -205,13 +215,25 @@ fn counts(payload: &[u8]) -> (usize, usize) {
     let [count, used] = [0, 4].map(|at| {
         let mut number = [0; 4];
         number.copy_from_slice(&payload[at..at + 4]);
-        u32::from_le_bytes(number) as usize
+        u32::from_le_bytes(number)
     });
-    (count, used)
+    ((count & !MORE) as usize, used as usize)
+}
+
+fn has_more(payload: &[u8]) -> bool {
+    payload[3] & (MORE >> 24) as u8 != 0
+}
+
+/// Sets whether other leaves may follow.
+pub(crate) fn set_more(payload: &mut [u8], more: bool) {
+    let bit = (MORE >> 24) as u8;
+    payload[3] = payload[3] & !bit | if more { bit } else { 0 };
 }
 
 fn set_counts(payload: &mut [u8], count: usize, used: usize) {
+    let more = has_more(payload);
     payload[..4].copy_from_slice(&(count as u32).to_le_bytes());
+    set_more(payload, more);
     payload[4..8].copy_from_slice(&(used as u32).to_le_bytes());
 }
 

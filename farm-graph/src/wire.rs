@@ -349,10 +349,7 @@ impl<'a> Rest<'a> {
 
     fn assocs(&mut self) -> Option<Assocs<'a>> {
         let page = Page::new(self.all()).ok()?;
-        for record in page.records() {
-            Assoc::decode(&record.ok()?).ok()?;
-        }
-        Some(Assocs(page))
+        Assocs::of_page(page).ok()
     }
 
     fn refusal(&mut self) -> Option<GraphError> {

@@ -347,6 +347,9 @@ impl Tree {
             self.root = only;
             self.height -= 1;
         }
+        if self.height == 0 {
+            page::set_more(edit.write(self.root)?, false);
+        }
         if lost_first {
             self.first = Some(self.path(edit, (0, 0))?.leaf);
         }
@@ -399,8 +402,10 @@ fn merge(
         return Ok(None);
     }
     let records = from.count();
-    let from = edit.read(right)?.to_vec();
-    page::append(edit.write(left)?, &from, HEADER_BYTES, records);
+    let (more, from) = (from.has_more(), edit.read(right)?.to_vec());
+    let payload = edit.write(left)?;
+    page::append(payload, &from, HEADER_BYTES, records);
+    page::set_more(payload, more);
     Ok(Some((gone, right)))
 }
 
@@ -452,11 +457,15 @@ fn split(
         }
     }
     let (at, middle) = from.ok_or_else(damaged)?;
-    let used = HEADER_BYTES + read.used() - at;
+    let (used, more) = (HEADER_BYTES + read.used() - at, read.has_more());
     let right = edit.create(limits.object_bytes(used + RECORD_BYTES + body.len()))?;
     let from = edit.read(left)?.to_vec();
-    page::append(edit.write(right)?, &from, at, moved);
-    page::truncate(edit.write(left)?, at, moved);
+    let payload = edit.write(right)?;
+    page::append(payload, &from, at, moved);
+    page::set_more(payload, more);
+    let payload = edit.write(left)?;
+    page::truncate(payload, at, moved);
+    page::set_more(payload, true);
     let half = if key < middle { left } else { right };
     insert_checked(edit.write(half)?, key, body)?;
     Ok(Inserted::Split(middle, right))

@@ -57,6 +57,10 @@ fn check(edit: &Edit<'_>, tree: &Tree, model: &Model) -> Result<usize, EditError
     for leaf in &leaves {
         let count = Page::new(edit.read(*leaf)?)?.count();
         assert!(count > 0 || leaves.len() == 1, "an empty leaf is freed");
+        let has_more = Page::new(edit.read(*leaf)?)?.has_more();
+        // The last leaf may have been freed without a change of the one before it.
+        assert!(has_more || leaf == leaves.last().unwrap());
+        assert!(leaves.len() > 1 || !has_more);
     }
     let mut records = Vec::new();
     tree.scan(edit, (0, 0), |record| {
