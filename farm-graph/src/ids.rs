@@ -4,7 +4,7 @@
 //! the number of the machine (16 bits), of the worker (8 bits), and a count (40 bits).
 
 use farm_core::ids::{Address, WorkerRef};
-use farm_core::object::FatPointer;
+use farm_core::object::{FatPointer, Incarnation};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::tx::ValueRef;
 use farm_kv::{Change, GetCont, Key, KvError};
@@ -23,6 +23,9 @@ pub type FoundCont = Cont<Result<Option<FatPointer>, GraphError>>;
 
 /// Bits of the count in an id.
 const COUNT_BITS: u32 = 40;
+
+/// A pointer to no object.
+const NOWHERE: FatPointer = FatPointer::new(Address::NULL, Incarnation(0));
 
 /// Returns the key of an id.
 fn key(id: u64) -> Key {
@@ -55,17 +58,28 @@ pub fn obj_add(
     new: NodeData<'_>,
     cont: AddedCont,
 ) {
+    let (near, op) = match new_node(worker, place, new) {
+        Ok((near, op)) => (near, Ok(op)),
+        Err(error) => (NOWHERE, Err(error)),
+    };
+    begin(worker, tx, near, op, AnyCont::Added(cont));
+}
+
+/// Returns the operation that adds a node, and a pointer near which it creates the node.
+pub(crate) fn new_node<'a>(
+    worker: &mut Worker,
+    place: Place,
+    new: NodeData<'a>,
+) -> Result<(FatPointer, Op<'a>), GraphError> {
     let me = worker.me();
     let state = graph(worker);
-    let checked = state.check_node(&new);
+    state.check_node(&new)?;
     let id = place.id.unwrap_or_else(|| {
         state.ids_given += 1;
         id_of(me, state.ids_given)
     });
-    let op = checked.map(|()| Op::AddNode { id, new });
-    // No node is at this address: the operation creates it.
-    let near = FatPointer::new(place.near.unwrap_or(Address::NULL), Default::default());
-    begin(worker, tx, near, op, AnyCont::Added(cont));
+    let near = FatPointer::new(place.near.unwrap_or(Address::NULL), Incarnation(0));
+    Ok((near, Op::AddNode { id, new }))
 }
 
 /// Ends an operation that was made. Maps the id of a new node first.

@@ -1,18 +1,23 @@
 //! Tao-like graph store.
 #![forbid(unsafe_code)]
-#![allow(dead_code)]
 
 mod assoc;
 mod edit;
 mod error;
+mod heads;
 pub mod ids;
 mod list;
 mod node;
 mod op;
 mod open;
+pub mod ops;
+mod owner;
 mod page;
 mod pending;
+mod read;
 mod schema;
+mod ship;
+mod solo;
 mod state;
 pub mod tasks;
 mod tree;
@@ -21,15 +26,17 @@ mod wire;
 
 pub use assoc::{Assoc, MAX_TIME};
 pub use error::GraphError;
+pub use heads::HeadCounters;
 pub use list::{Put, TimeBounds};
 pub use node::NodeData;
 pub use op::{Assocs, Count, NewNode, Node};
-pub use open::{open, open_all};
+pub use open::{attach, open, open_all};
+pub use owner::OwnerCounters;
 pub use pending::{
     AddedCont, AssocsCont, ChangedCont, CountCont, FoundAssocs, FoundNode, NodeCont, PutCont,
 };
 pub use schema::{AssocType, NodeType, Schema};
-pub use state::{GraphSpec, ID_VALUE_BYTES};
+pub use state::{GraphSpec, ID_VALUE_BYTES, head_counters, left_over, owner_counters};
 
 /// Maximum length of a node's data.
 pub const MAX_NODE_BYTES: usize = 960 << 10;

@@ -103,7 +103,14 @@ impl Header {
         self.flags & SPILLED != 0
     }
 
-    fn is_in_tree(&self) -> bool {
+    /// Returns the data of a node that contains it.
+    pub(crate) fn inline<'a>(&self, payload: &'a [u8]) -> Result<&'a [u8], GraphError> {
+        let data = payload.get(self.data_at()..self.data_at() + self.bytes());
+        data.ok_or_else(damaged)
+    }
+
+    /// Returns whether the lists are in a tree.
+    pub(crate) fn is_in_tree(&self) -> bool {
         self.flags & IN_TREE != 0
     }
 
@@ -154,11 +161,13 @@ pub(crate) fn header(edit: &Edit<'_>, node: FatPointer) -> Result<Header, EditEr
 pub(crate) fn data<'e>(edit: &'e Edit<'_>, node: FatPointer) -> Result<&'e [u8], EditError> {
     let payload = edit.read(node)?;
     let header = Header::decode(payload)?;
-    let bytes = match spill(payload, &header)? {
-        Some(spilled) => edit.read(spilled)?.get(..header.bytes()),
-        None => payload.get(header.data_at()..header.data_at() + header.bytes()),
-    };
-    Ok(bytes.ok_or_else(damaged)?)
+    Ok(match spill(payload, &header)? {
+        Some(spilled) => edit
+            .read(spilled)?
+            .get(..header.bytes())
+            .ok_or_else(damaged)?,
+        None => header.inline(payload)?,
+    })
 }
 
 /// Returns the pointer to the data of a node, if the data is in an object of its own.

@@ -162,6 +162,13 @@ impl<'a> Assocs<'a> {
         })
     }
 
+    /// A list without associations.
+    pub(crate) const EMPTY: Assocs<'static> = Assocs {
+        page: Page::EMPTY,
+        at: HEADER_BYTES,
+        count: 0,
+    };
+
     /// Checks a list that consists of all records of a page.
     pub(crate) fn of_page(page: Page<'a>) -> Result<Self, GraphError> {
         for record in page.records() {

@@ -8,6 +8,7 @@ use farm_core::worker::{Cont, Worker};
 use farm_kv::{KvError, TableId};
 
 use crate::GraphError;
+use crate::ship;
 use crate::state::{Graph, GraphSpec, ID_VALUE_BYTES};
 
 /// Sizes of pages that a graph can have.
@@ -19,7 +20,12 @@ struct Opening {
     cont: Cont<Result<(), GraphError>>,
 }
 
-/// Opens the graph of the cluster on a worker, on top of [`farm_txn::attach`] and [`farm_kv::attach`]. Every worker of
+/// Attaches the graph store to a worker, on top of [`farm_txn::attach`] and [`farm_kv::attach`].
+pub fn attach(worker: &mut Worker) {
+    worker.register(ship::OPERATION, ship::handle);
+}
+
+/// Opens the graph of the cluster on a worker to which it is [attached](attach). Every worker of
 /// the cluster must open it, with the same specification. The continuation is called from the event loop, when this
 /// worker can use the graph. A cluster has one graph.
 ///

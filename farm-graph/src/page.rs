@@ -57,6 +57,12 @@ pub(crate) struct Page<'a> {
 }
 
 impl<'a> Page<'a> {
+    /// A page without records.
+    pub(crate) const EMPTY: Self = Self {
+        count: 0,
+        bytes: &[0; HEADER_BYTES],
+    };
+
     pub(crate) fn new(payload: &'a [u8]) -> Result<Self, GraphError> {
         let header: &[u8; HEADER_BYTES] = payload.first_chunk().ok_or_else(damaged)?;
         let (count, used) = counts(header);
@@ -124,11 +130,6 @@ impl<'a> Page<'a> {
             Ok(next) => Err(next.at),
             Err(end) => Err(end),
         })
-    }
-
-    /// Returns the first record, if there is one.
-    pub(crate) fn first(&self) -> Result<Option<Record<'a>>, GraphError> {
-        self.records().next().transpose()
     }
 
     /// Of a page whose bodies all have `body` bytes, returns the last record whose key is not greater than `key`, or

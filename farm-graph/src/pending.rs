@@ -47,6 +47,8 @@ pub(crate) enum AnyCont {
     Put(PutCont),
     Changed(ChangedCont),
     Count(CountCont),
+    /// The operation is a transaction of its own.
+    Solo(usize),
 }
 
 impl AnyCont {
@@ -75,6 +77,7 @@ impl AnyCont {
             (AnyCont::Changed(cont), other) => {
                 cont.resume(worker, Err(other.err().unwrap_or_else(wrong)));
             }
+            (AnyCont::Solo(_), _) => unreachable!("`Pending::end` ends these operations itself"),
             (AnyCont::Count(cont), Ok(Outcome::Count(count))) => cont.resume(worker, Ok(count)),
             (AnyCont::Count(cont), other) => {
                 cont.resume(worker, Err(other.err().unwrap_or_else(wrong)));
@@ -95,10 +98,15 @@ pub(crate) struct Pending {
 
 impl Pending {
     /// Ends the operation: calls its continuation with its result.
-    pub(crate) fn end(self, worker: &mut Worker, result: Result<(), GraphError>) {
-        let reply = &self.buffers.reply;
-        let outcome = result.and_then(|()| Outcome::decode(reply.bytes()));
-        self.cont.resume(worker, outcome);
+    pub(crate) fn end(mut self, worker: &mut Worker, result: Result<(), GraphError>) {
+        let reply = &mut self.buffers.reply;
+        match self.cont {
+            AnyCont::Solo(solo) => crate::solo::made(worker, solo, self.tx, result, reply),
+            cont => {
+                let outcome = result.and_then(|()| Outcome::decode(reply.bytes()));
+                cont.resume(worker, outcome);
+            }
+        }
         graph(worker).buffers.push(self.buffers);
     }
 }

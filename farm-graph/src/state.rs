@@ -1,15 +1,23 @@
 //! The state of the graph store on each worker.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use farm_core::worker::Worker;
 use farm_kv::{TableId, TableSpec};
 use slab::Slab;
 
+use crate::GraphError;
 use crate::edit::Work;
+use crate::heads::{HeadCounters, Heads};
 use crate::ids::{FoundCont, Search};
-use crate::pending::Pending;
+use crate::op::{ChangeOp, Op, PutOp};
+use crate::owner::{Owner, OwnerCounters};
+use crate::pending::{AnyCont, Pending};
+use crate::read::Reading;
 use crate::schema::Schema;
+use crate::ship::Shipped;
+use crate::solo::Solo;
 use crate::tree::Limits;
 use crate::wire::Reply;
 
@@ -23,6 +31,8 @@ pub struct GraphSpec {
     /// Size from which a page of an association list is split. The first page of a list is read as a whole, so a page
     /// should contain a bit more than twice the associations that applications read at once.
     pub page_bytes: usize,
+    /// Number of lists whose first pages each worker caches. An entry has about 48 bytes.
+    pub cached_heads: usize,
 }
 
 /// Bytes of a value in the table of ids: a fat pointer.
@@ -47,7 +57,25 @@ pub(crate) struct Graph {
     /// Searches for nodes by id, in transactions and without.
     pub(crate) searches: Slab<Search>,
     pub(crate) lookups: Slab<FoundCont>,
+    /// Operations that are transactions of their own.
+    pub(crate) solos: Slab<Solo>,
+    /// Operations that were sent to the owners of their nodes, or wait for room.
+    pub(crate) shipped: Slab<Shipped>,
+    pub(crate) unsent: VecDeque<usize>,
+    /// Operations on nodes of this worker.
+    pub(crate) owner: Owner,
+    pub(crate) owner_work: Work,
+    /// Operations without a transaction that read.
+    pub(crate) readings: Slab<Reading>,
+    pub(crate) heads: Heads,
+    /// Operations that were refused before they began.
+    pub(crate) refused: Slab<(AnyCont, GraphError)>,
+    /// Payload of the object that was read last.
+    pub(crate) payload: Vec<u8>,
     pub(crate) buffers: Vec<Buffers>,
+    /// Messages and results. Reused.
+    pub(crate) bodies: Vec<Vec<u8>>,
+    pub(crate) replies: Vec<Reply>,
     /// Number of nodes to which this worker has given an id.
     pub(crate) ids_given: u64,
 }
@@ -63,8 +91,30 @@ impl Graph {
             in_tx: Slab::new(),
             searches: Slab::new(),
             lookups: Slab::new(),
+            solos: Slab::new(),
+            shipped: Slab::new(),
+            unsent: VecDeque::new(),
+            owner: Owner::default(),
+            owner_work: Work::default(),
+            readings: Slab::new(),
+            heads: Heads::new(spec.cached_heads),
+            refused: Slab::new(),
+            payload: Vec::new(),
             buffers: Vec::new(),
+            bodies: Vec::new(),
+            replies: Vec::new(),
             ids_given: 0,
+        }
+    }
+
+    /// Returns whether an operation concerns only its node, so that the node's owner can make it.
+    pub(crate) fn is_of_one_node(&self, op: &Op<'_>) -> bool {
+        let alone = |id| self.schema.assoc(id).is_ok_and(|it| it.inverse.is_none());
+        match *op {
+            Op::AddNode { .. } => false,
+            Op::Put(PutOp { assoc_type, .. }) | Op::Delete { assoc_type, .. } => alone(assoc_type),
+            Op::ChangeType(ChangeOp { from, to, .. }) => alone(from) && alone(to),
+            _ => true,
         }
     }
 
@@ -84,4 +134,42 @@ pub(crate) fn graph(worker: &mut Worker) -> &mut Graph {
     worker
         .layer()
         .expect("open the graph on this worker before you use it: farm_graph::open")
+}
+
+/// Returns the counters of a worker's cache of first pages.
+///
+/// # Panics
+/// If the graph is not open on the worker.
+pub fn head_counters(worker: &mut Worker) -> HeadCounters {
+    graph(worker).heads.counters
+}
+
+/// Returns the counters of the operations that a worker made as the owner of their nodes.
+///
+/// # Panics
+/// If the graph is not open on the worker.
+pub fn owner_counters(worker: &mut Worker) -> OwnerCounters {
+    graph(worker).owner.counters
+}
+
+/// Returns a description of operations that this worker has not ended. Call it when no operation is in flight: such
+/// operations are then a leak. Returns `None` if there are none.
+pub fn left_over(worker: &mut Worker) -> Option<String> {
+    let (me, state) = (worker.me(), graph(worker));
+    let held = [
+        ("operations in transactions", state.in_tx.len()),
+        (
+            "searches for nodes",
+            state.searches.len() + state.lookups.len(),
+        ),
+        ("transactions of operations", state.solos.len()),
+        ("operations that were sent", state.shipped.len()),
+        ("operations on nodes of this worker", state.owner.len()),
+        ("reads", state.readings.len()),
+        ("refusals", state.refused.len()),
+    ];
+    let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;
+    Some(format!(
+        "leak on worker {me}: {count} {what} of the graph, although every operation should have ended"
+    ))
 }

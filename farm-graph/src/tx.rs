@@ -14,7 +14,7 @@ use crate::list::TimeBounds;
 use crate::node::NodeData;
 use crate::op::{ChangeOp, Op, PutOp, RangeOp};
 use crate::pending::{AnyCont, AssocsCont, ChangedCont, CountCont, NodeCont, Pending, PutCont};
-use crate::state::{Graph, graph};
+use crate::state::{Buffers, Graph, graph};
 use crate::{GraphError, MAX_NODE_BYTES, ids};
 
 pub use crate::ids::{obj_add, obj_find};
@@ -264,10 +264,21 @@ pub(crate) fn begin(
     op: Result<Op<'_>, GraphError>,
     cont: AnyCont,
 ) {
-    let state = graph(worker);
-    let mut buffers = state.take_buffers();
+    let mut buffers = graph(worker).take_buffers();
     let refused = op.map(|op| op.encode(&mut buffers.body)).err();
-    let key = state.in_tx.insert(Pending {
+    begin_encoded(worker, tx, node, buffers, refused, cont);
+}
+
+/// Begins the operation that is encoded in its buffers.
+pub(crate) fn begin_encoded(
+    worker: &mut Worker,
+    tx: TxHandle,
+    node: FatPointer,
+    buffers: Buffers,
+    refused: Option<GraphError>,
+    cont: AnyCont,
+) {
+    let key = graph(worker).in_tx.insert(Pending {
         tx,
         node,
         buffers,

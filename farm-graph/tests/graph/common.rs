@@ -1,7 +1,14 @@
 //! Clusters with a graph.
 
+use std::sync::mpsc::Sender;
+
 use farm_core::config::Config;
-use farm_graph::{AssocType, GraphSpec, NodeType, Schema, open_all};
+use farm_core::worker::{Cont, Worker};
+use farm_graph::tasks::{OwnedAssoc, OwnedNode};
+use farm_graph::{
+    AssocType, Assocs, AssocsCont, GraphError, GraphSpec, Node, NodeCont, NodeType, Schema,
+    open_all,
+};
 use farm_kv::TableSpec;
 use farm_testing::TestCluster;
 
@@ -47,6 +54,7 @@ pub(crate) fn spec(page_bytes: usize) -> GraphSpec {
             buckets: 64,
         },
         page_bytes,
+        cached_heads: 64,
     }
 }
 
@@ -55,10 +63,61 @@ pub(crate) fn cluster(name: &str, machines: u16, page_bytes: usize) -> TestClust
     let mut config = Config::tiny_for(machines, 1);
     // One transaction of a test writes many pages.
     config.rings.log_bytes = 1 << 20;
+    config.rings.ring_bytes = 64 << 10;
     let cluster = TestCluster::start(name, config, |worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);
+        farm_graph::attach(worker);
     });
     open_all(&cluster.machines, &spec(page_bytes)).unwrap();
     cluster
+}
+
+/// Begins an operation on a worker, and waits for its result.
+pub(crate) fn ask<T: Send + 'static>(
+    cluster: &TestCluster,
+    (machine, worker): (usize, usize),
+    begin: impl FnOnce(&mut Worker, Cont<Result<T, GraphError>>) + Send + 'static,
+) -> Result<T, GraphError> {
+    struct Answer<T>(Sender<Result<T, GraphError>>);
+    fn tell<T: Send + 'static>(worker: &mut Worker, (): (), result: Result<T, GraphError>) {
+        let answer = worker.take_layer::<Answer<T>>();
+        answer.0.send(result).unwrap();
+    }
+    let answered = cluster.machines[machine].ask(worker, |worker, answer| {
+        worker.put_layer(Box::new(Answer(answer)));
+        begin(worker, Cont::new(tell::<T>, ()));
+    });
+    answered.unwrap()
+}
+
+/// The continuations of tests, for results that are valid only during the call.
+struct Copying<T>(Cont<Result<T, GraphError>>);
+
+/// Returns a continuation that passes a copy of a node to `cont`.
+pub(crate) fn node_cont(
+    worker: &mut Worker,
+    cont: Cont<Result<Option<OwnedNode>, GraphError>>,
+) -> NodeCont {
+    worker.put_layer(Box::new(Copying(cont)));
+    let copy = |worker: &mut Worker, (): (), found: Result<Option<Node<'_>>, &GraphError>| {
+        let cont = worker.take_layer::<Copying<Option<OwnedNode>>>().0;
+        let found = found.map(|node| node.map(OwnedNode::from));
+        cont.resume(worker, found.map_err(GraphError::clone));
+    };
+    NodeCont::new(copy, ())
+}
+
+/// Returns a continuation that passes copies of associations to `cont`.
+pub(crate) fn assocs_cont(
+    worker: &mut Worker,
+    cont: Cont<Result<Vec<OwnedAssoc>, GraphError>>,
+) -> AssocsCont {
+    worker.put_layer(Box::new(Copying(cont)));
+    let copy = |worker: &mut Worker, (): (), found: Result<Assocs<'_>, &GraphError>| {
+        let cont = worker.take_layer::<Copying<Vec<OwnedAssoc>>>().0;
+        let found = found.map(|found| found.iter().map(OwnedAssoc::from).collect());
+        cont.resume(worker, found.map_err(GraphError::clone));
+    };
+    AssocsCont::new(copy, ())
 }

@@ -1,4 +1,5 @@
 //! The graph store on clusters of several machines.
 
+mod alone;
 mod common;
 mod transactions;

@@ -1,0 +1,190 @@
+//! Operations on the graph, each of which takes effect at one moment. Operations inside of a caller's transaction are
+//! in [`crate::tx`], with the same names.
+//!
+//! Reads of a node, of a number of associations, and of the newest associations are one-sided reads. Other operations
+//! are sent to the worker that owns the node, and run there as transactions of one machine; those that write an inverse
+//! association or add a node are transactions of this worker. Conflicts are retried.
+//!
+//! No function calls its continuation before it returns.
+
+use farm_core::object::FatPointer;
+use farm_core::worker::{Cont, Worker};
+
+use crate::assoc::Assoc;
+use crate::ids::Place;
+use crate::list::TimeBounds;
+use crate::node::NodeData;
+use crate::op::{ChangeOp, Op, PutOp, RangeOp};
+use crate::pending::{AddedCont, AnyCont, AssocsCont, ChangedCont, CountCont, NodeCont, PutCont};
+use crate::read::{self, Goal};
+use crate::state::graph;
+use crate::tx::{Deletion, Range};
+use crate::{GraphError, ids, ship, solo};
+
+/// Adds a node. The continuation receives its id and its name.
+pub fn obj_add(worker: &mut Worker, place: Place, new: NodeData<'_>, cont: AddedCont) {
+    let cont = AnyCont::Added(cont);
+    let (near, op) = match ids::new_node(worker, place, new) {
+        Ok(op) => op,
+        Err(error) => return refuse(worker, cont, error),
+    };
+    let mut body = Vec::new();
+    op.encode(&mut body);
+    solo::begin(worker, near, body, cont);
+}
+
+/// Reads a node. The continuation receives `None` if it was deleted.
+pub fn obj_get(worker: &mut Worker, node: FatPointer, cont: NodeCont) {
+    read::begin(worker, node, Goal::Node, AnyCont::Node(cont));
+}
+
+/// As [`crate::tx::obj_update`].
+pub fn obj_update(worker: &mut Worker, node: FatPointer, new: NodeData<'_>, cont: ChangedCont) {
+    let checked = graph(worker).check_node(&new);
+    let op = checked.map(|()| Op::SetNode(new));
+    make(worker, node, op, AnyCont::Changed(cont));
+}
+
+/// As [`crate::tx::obj_delete`].
+pub fn obj_delete(worker: &mut Worker, node: FatPointer, cont: ChangedCont) {
+    make(worker, node, Ok(Op::DeleteNode), AnyCont::Changed(cont));
+}
+
+/// As [`crate::tx::assoc_add`].
+pub fn assoc_add(
+    worker: &mut Worker,
+    node: FatPointer,
+    assoc_type: u32,
+    assoc: Assoc<'_>,
+    now: u64,
+    cont: PutCont,
+) {
+    let unique = graph(worker).check_assoc(assoc_type, &assoc);
+    let op = unique.map(|unique| {
+        Op::Put(PutOp {
+            assoc_type,
+            assoc,
+            now,
+            unique,
+            bare: false,
+        })
+    });
+    make(worker, node, op, AnyCont::Put(cont));
+}
+
+/// As [`crate::tx::assoc_delete`].
+pub fn assoc_delete(
+    worker: &mut Worker,
+    node: FatPointer,
+    (assoc_type, id2): (u32, u64),
+    deletion: Deletion,
+    now: u64,
+    cont: ChangedCont,
+) {
+    let known = graph(worker).schema.assoc(assoc_type).map(|_| ());
+    let op = known.map(|()| Op::Delete {
+        assoc_type,
+        id2,
+        now,
+        removes: deletion == Deletion::Remove,
+    });
+    make(worker, node, op, AnyCont::Changed(cont));
+}
+
+/// As [`crate::tx::assoc_change_type`].
+pub fn assoc_change_type(
+    worker: &mut Worker,
+    node: FatPointer,
+    (from, to): (u32, u32),
+    id2: u64,
+    now: u64,
+    cont: ChangedCont,
+) {
+    let unique = graph(worker).check_change(from, to);
+    let op = unique.map(|unique| {
+        Op::ChangeType(ChangeOp {
+            from,
+            to,
+            id2,
+            now,
+            unique,
+        })
+    });
+    make(worker, node, op, AnyCont::Changed(cont));
+}
+
+/// As [`crate::tx::assoc_get`].
+pub fn assoc_get(
+    worker: &mut Worker,
+    node: FatPointer,
+    assoc_type: u32,
+    ids: &[u64],
+    bounds: TimeBounds,
+    cont: AssocsCont,
+) {
+    let checked = graph(worker).check_bounds(assoc_type, bounds);
+    let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+    let op = checked.map(|bounds| Op::Get {
+        assoc_type,
+        bounds,
+        ids: &ids,
+    });
+    make(worker, node, op, AnyCont::Assocs(cont));
+}
+
+/// Returns the number of visible associations of a type.
+pub fn assoc_count(worker: &mut Worker, node: FatPointer, assoc_type: u32, cont: CountCont) {
+    let cont = AnyCont::Count(cont);
+    if let Err(error) = graph(worker).schema.assoc(assoc_type).map(|_| ()) {
+        return refuse(worker, cont, error);
+    }
+    read::begin(worker, node, Goal::Count(assoc_type), cont);
+}
+
+/// Returns visible associations, the newest first.
+pub fn assoc_range(
+    worker: &mut Worker,
+    node: FatPointer,
+    assoc_type: u32,
+    range: Range,
+    cont: AssocsCont,
+) {
+    let cont = AnyCont::Assocs(cont);
+    match graph(worker).check_bounds(assoc_type, range.bounds) {
+        Ok(bounds) => {
+            let range = RangeOp {
+                assoc_type,
+                bounds,
+                offset: range.offset,
+                limit: range.limit,
+            };
+            read::begin(worker, node, Goal::Range(range), cont);
+        }
+        Err(error) => refuse(worker, cont, error),
+    }
+}
+
+/// Makes an operation at the owner of its node, or in a transaction of this worker if it concerns other nodes.
+fn make(worker: &mut Worker, node: FatPointer, op: Result<Op<'_>, GraphError>, cont: AnyCont) {
+    let op = match op {
+        Ok(op) => op,
+        Err(error) => return refuse(worker, cont, error),
+    };
+    if graph(worker).is_of_one_node(&op) {
+        return ship::ship(worker, node, &op, cont);
+    }
+    let mut body = Vec::new();
+    op.encode(&mut body);
+    solo::begin(worker, node, body, cont);
+}
+
+/// Ends an operation that cannot be made.
+fn refuse(worker: &mut Worker, cont: AnyCont, error: GraphError) {
+    let key = graph(worker).refused.insert((cont, error));
+    worker.defer(Cont::new(report, key));
+}
+
+fn report(worker: &mut Worker, key: usize, (): ()) {
+    let (cont, error) = graph(worker).refused.remove(key);
+    cont.resume(worker, Err(error));
+}

@@ -1,0 +1,281 @@
+//! The owner's side of operations that were sent to the machine of their node.
+//!
+//! Operations on one node that arrive while a transaction of the node is in flight wait, and are then made together in
+//! one transaction. So writers of one node do not conflict with each other, and share the cost of a commit.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use farm_core::messaging::Request;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Tx, TxError, TxLimits};
+use slab::Slab;
+
+use crate::GraphError;
+use crate::edit::{EditError, Missing, Work};
+use crate::op::{Op, Outcome};
+use crate::pending::AnyCont;
+use crate::ship::{HEADER_BYTES, most_reply};
+use crate::state::graph;
+use crate::tree::{POINTER_BYTES, pointer};
+use crate::wire::Reply;
+
+/// Maximum number of operations in one transaction.
+const MAX_BATCH: usize = 64;
+/// Number of conflicts of a batch after which it is retried after a wait, and no longer at once.
+const CONFLICTS_AT_ONCE: u32 = 20;
+/// Number of conflicts of a batch after which its operations fail.
+const MAX_CONFLICTS: u32 = 20_000;
+/// The wait before a batch is retried that has had several conflicts with other transactions.
+const AGAIN_AFTER: Duration = Duration::from_micros(5);
+
+/// The requester of an operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Waiter {
+    /// Another worker.
+    Other(Request),
+    /// This worker.
+    Own(AnyCont),
+}
+
+/// An operation that has not ended.
+struct Queued {
+    waiter: Waiter,
+    /// The message.
+    body: Vec<u8>,
+    reply: Reply,
+}
+
+/// The operations on one node.
+#[derive(Default)]
+struct NodeQueue {
+    waiting: VecDeque<usize>,
+    /// Operations of the transaction in flight.
+    batch: Vec<usize>,
+    /// Whether the node is ready or has a batch.
+    busy: bool,
+    conflicts: u32,
+}
+
+/// Numbers of the operations that a worker made as the owner of their nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerCounters {
+    /// Number of operations.
+    pub operations: u64,
+    /// Number of transactions that made them.
+    pub transactions: u64,
+    /// Number of conflicts with other transactions.
+    pub conflicts: u64,
+}
+
+/// The operations on all nodes of an owner.
+#[derive(Default)]
+pub(crate) struct Owner {
+    all: Slab<Queued>,
+    /// By address of the node. A node without operations has no entry.
+    nodes: BTreeMap<u64, NodeQueue>,
+    /// Nodes with waiting operations and no transaction in flight.
+    ready: VecDeque<u64>,
+    pub(crate) counters: OwnerCounters,
+    /// Memory for queues and batches.
+    queues: Vec<NodeQueue>,
+}
+
+impl Owner {
+    /// Returns the number of operations that have not ended.
+    pub(crate) fn len(&self) -> usize {
+        self.all.len()
+    }
+}
+
+/// Queues an operation. Its transaction begins only after the event loop has handled the messages of this turn, so that
+/// operations on one node are combined.
+pub(crate) fn queue(worker: &mut Worker, waiter: Waiter, body: Vec<u8>) {
+    let state = graph(worker);
+    let node = pointer(&body[..POINTER_BYTES]).expect("the message was checked");
+    let address = node.address.to_bits();
+    let reply = state.replies.pop().unwrap_or_default();
+    let owner = &mut state.owner;
+    let key = owner.all.insert(Queued {
+        waiter,
+        body,
+        reply,
+    });
+    let queues = &mut owner.queues;
+    let queue = owner.nodes.entry(address);
+    let queue = queue.or_insert_with(|| queues.pop().unwrap_or_default());
+    queue.waiting.push_back(key);
+    if !std::mem::replace(&mut queue.busy, true) {
+        owner.ready.push_back(address);
+        if owner.ready.len() == 1 {
+            worker.defer(Cont::new(begin_ready, ()));
+        }
+    }
+}
+
+fn begin_ready(worker: &mut Worker, (): (), (): ()) {
+    while let Some(node) = graph(worker).owner.ready.pop_front() {
+        let owner = &mut graph(worker).owner;
+        let queue = owner
+            .nodes
+            .get_mut(&node)
+            .expect("a ready node has operations");
+        let most = queue.waiting.len().min(MAX_BATCH);
+        queue.batch.extend(queue.waiting.drain(..most));
+        attempt(worker, node, ());
+    }
+}
+
+/// Makes the operations of a batch in a transaction, and begins its commit.
+fn attempt(worker: &mut Worker, node: u64, (): ()) {
+    let mut tx = farm_txn::checkout(worker);
+    tx.set_limits(TxLimits::default());
+    let mut done = 0;
+    while let Some(&key) = graph(worker).owner.nodes[&node].batch.get(done) {
+        match make(worker, &mut tx, key) {
+            Ok(()) => {}
+            Err(GraphError::Tx(TxError::Abort(_))) => {
+                farm_txn::checkin(worker, tx);
+                return retry(worker, node);
+            }
+            // The transaction may be too large. Operations before this one commit without it.
+            Err(GraphError::Tx(_)) if done > 0 => break,
+            Err(error) => graph(worker).owner.all[key].reply.refused(&error),
+        }
+        done += 1;
+    }
+    let queue = graph(worker)
+        .owner
+        .nodes
+        .get_mut(&node)
+        .expect("the node has a batch");
+    for key in queue.batch.drain(done..).rev() {
+        queue.waiting.push_front(key);
+    }
+    farm_txn::commit(worker, tx, Cont::new(on_committed, node));
+}
+
+/// Makes one operation in a transaction.
+fn make(worker: &mut Worker, tx: &mut Tx, key: usize) -> Result<(), GraphError> {
+    let state = graph(worker);
+    let (schema, limits) = (state.schema.clone(), state.limits);
+    let mut work = std::mem::take(&mut state.owner_work);
+    let queued = &mut state.owner.all[key];
+    let (body, mut reply) = (
+        std::mem::take(&mut queued.body),
+        std::mem::take(&mut queued.reply),
+    );
+    let made = complete(worker, tx, &mut work, &body, |tx, work, op, node| {
+        let mut edit = work.begin(tx, node.address);
+        op.make(&mut edit, (&schema, limits), node, &mut reply)
+    });
+    match made {
+        Ok(()) => work.apply(tx),
+        Err(_) => work.abandon(tx),
+    }
+    let state = graph(worker);
+    state.owner_work = work;
+    let queued = &mut state.owner.all[key];
+    (queued.body, queued.reply) = (body, reply);
+    made
+}
+
+fn complete(
+    worker: &mut Worker,
+    tx: &mut Tx,
+    work: &mut Work,
+    body: &[u8],
+    mut make: impl FnMut(
+        &Tx,
+        &mut Work,
+        &Op<'_>,
+        farm_core::object::FatPointer,
+    ) -> Result<(), EditError>,
+) -> Result<(), GraphError> {
+    let node = pointer(&body[..POINTER_BYTES])?;
+    let op = Op::decode(&body[HEADER_BYTES..]).expect("the message was checked");
+    loop {
+        match make(tx, work, &op, node) {
+            Ok(()) => return Ok(()),
+            Err(EditError::Missing(Missing::Object(pointer))) => {
+                tx.read_pointer(worker, pointer)?;
+            }
+            Err(EditError::Missing(Missing::New(class, near))) => {
+                let bytes = class.payload_capacity();
+                work.add_spare(tx.alloc(worker, bytes, Some(near))?);
+            }
+            Err(EditError::Failed(error)) => return Err(error),
+        }
+    }
+}
+
+fn on_committed(worker: &mut Worker, node: u64, result: Result<(), TxError>) {
+    match result {
+        Ok(()) => end(worker, node, None),
+        Err(TxError::Abort(_)) => retry(worker, node),
+        Err(error) => end(worker, node, Some(&error.into())),
+    }
+}
+
+/// Handles a conflict of a batch with another transaction.
+fn retry(worker: &mut Worker, node: u64) {
+    let owner = &mut graph(worker).owner;
+    owner.counters.conflicts += 1;
+    let queue = owner.nodes.get_mut(&node).expect("the node has a batch");
+    queue.conflicts += 1;
+    let again = Cont::new(attempt, node);
+    if queue.conflicts <= CONFLICTS_AT_ONCE {
+        worker.defer(again);
+    } else if queue.conflicts <= MAX_CONFLICTS {
+        worker.set_timer(AGAIN_AFTER, again);
+    } else {
+        end(worker, node, Some(&GraphError::Conflict));
+    }
+}
+
+/// Ends a batch: reports the result of each operation, or `error` for all.
+fn end(worker: &mut Worker, node: u64, error: Option<&GraphError>) {
+    let owner = &mut graph(worker).owner;
+    let queue = owner.nodes.get_mut(&node).expect("the node has a batch");
+    queue.conflicts = 0;
+    let mut batch = std::mem::take(&mut queue.batch);
+    owner.counters.transactions += 1;
+    owner.counters.operations += batch.len() as u64;
+    for key in batch.drain(..) {
+        let mut queued = graph(worker).owner.all.remove(key);
+        if let Some(error) = error {
+            queued.reply.refused(error);
+        }
+        report(worker, queued);
+    }
+    let owner = &mut graph(worker).owner;
+    let queue = owner
+        .nodes
+        .get_mut(&node)
+        .expect("the node has a queue until its batch has ended");
+    queue.batch = batch;
+    if queue.waiting.is_empty() {
+        queue.busy = false;
+        owner.queues.extend(owner.nodes.remove(&node));
+        return;
+    }
+    owner.ready.push_back(node);
+    if owner.ready.len() == 1 {
+        worker.defer(Cont::new(begin_ready, ()));
+    }
+}
+
+fn report(worker: &mut Worker, queued: Queued) {
+    let reply = queued.reply.bytes();
+    match queued.waiter {
+        // A reply that is too long is empty; the requester then makes the operation itself.
+        Waiter::Other(request) => match reply.len() <= most_reply(&queued.body) {
+            true => worker.reply(request, &[reply]),
+            false => worker.reply(request, &[]),
+        },
+        Waiter::Own(cont) => cont.resume(worker, Outcome::decode(reply)),
+    }
+    let state = graph(worker);
+    state.bodies.push(queued.body);
+    state.replies.push(queued.reply);
+}

@@ -1,0 +1,259 @@
+//! Reads of nodes and lists without a transaction: by one-sided reads, without the processor of the node's machine
+//! (`FaRM'14 §4.4`).
+//!
+//! | operation | reads |
+//! |---|---|
+//! | a node, the number of associations | the node; data that is not in the node: one more |
+//! | the newest associations | the first page of the list; the node before it, if the page is not in the cache |
+//!
+//! Each read is a consistent image of one object at one moment. An operation that needs more than these objects runs in
+//! a transaction of its own ([`crate::solo`]).
+
+use farm_core::object::{FatPointer, Image};
+use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
+use farm_txn::{Abort, TxError};
+
+use crate::GraphError;
+use crate::list::List;
+use crate::node::{Header, NodeData, list_in, spill};
+use crate::op::{Assocs, Count, Node, Op, Outcome, RangeOp};
+use crate::page::Page;
+use crate::pending::AnyCont;
+use crate::solo;
+use crate::state::{Graph, graph};
+
+/// Number of times that an operation begins again because an object that it had found was freed.
+const MAX_RESTARTS: u32 = 1000;
+
+/// What an operation reads next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// The node of [`Goal`].
+    Node,
+    /// The data of a node, whose header was read.
+    Data(Header, FatPointer),
+    /// The first page of a list.
+    Head(FatPointer),
+}
+
+/// The result that an operation returns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    Node,
+    Count(u32),
+    Range(RangeOp),
+}
+
+impl Goal {
+    fn op(self) -> Op<'static> {
+        match self {
+            Goal::Node => Op::GetNode,
+            Goal::Count(assoc_type) => Op::Count { assoc_type },
+            Goal::Range(range) => Op::Range(range),
+        }
+    }
+}
+
+/// An operation in progress.
+pub(crate) struct Reading {
+    node: FatPointer,
+    goal: Goal,
+    step: Step,
+    restarts: u32,
+    /// Whether the first page is from the cache.
+    cached: bool,
+    cont: AnyCont,
+}
+
+/// What follows from the bytes that were read.
+enum Next<'a> {
+    End(Outcome<'a>),
+    Read(Step),
+    /// The operation needs a transaction.
+    Solo,
+}
+
+/// Begins an operation.
+pub(crate) fn begin(worker: &mut Worker, node: FatPointer, goal: Goal, cont: AnyCont) {
+    let state = graph(worker);
+    let head = match goal {
+        Goal::Range(range) => state.heads.get(node, range.assoc_type),
+        _ => None,
+    };
+    let reading = Reading {
+        node,
+        goal,
+        step: head.map_or(Step::Node, Step::Head),
+        restarts: 0,
+        cached: head.is_some(),
+        cont,
+    };
+    let key = state.readings.insert(reading);
+    post(worker, key, ());
+}
+
+/// Posts the next read of an operation.
+fn post(worker: &mut Worker, key: usize, (): ()) {
+    let pointer = graph(worker).readings[key].pointer();
+    let posted = worker.read_pointer_lock_free(pointer, Cont::new(came, key));
+    if posted.is_err() {
+        worker.when_slot(pointer.class().object_bytes(), Cont::new(post, key));
+    }
+}
+
+impl Reading {
+    /// Returns the object that the operation reads next.
+    fn pointer(&self) -> FatPointer {
+        match self.step {
+            Step::Node => self.node,
+            Step::Data(_, pointer) | Step::Head(pointer) => pointer,
+        }
+    }
+}
+
+fn came(worker: &mut Worker, key: usize, result: ReadResult) {
+    let pointer = graph(worker).readings[key].pointer();
+    let slot = match result {
+        Ok(slot) => slot,
+        Err(ReadError::Gone(_)) => return gone(worker, key),
+        Err(error) => return end(worker, key, Err(read_error(error))),
+    };
+    let (state, arena) = worker.layer_and_arena::<Graph>();
+    let words = &arena.words(&slot)[..pointer.class().object_bytes() / 8];
+    let image = Image::check(words).expect("the worker checks the images that it returns");
+    let incarnation = image.incarnation();
+    let mut payload = std::mem::take(&mut state.payload);
+    payload.resize(image.payload_len(), 0);
+    image.copy_payload(0, &mut payload);
+    arena.give(slot);
+    if pointer.names(incarnation) {
+        interpret(worker, key, &payload);
+    } else if pointer.is_stale(incarnation) {
+        gone(worker, key);
+    } else {
+        // The commit that makes the pointer valid is not installed yet.
+        again(worker, key);
+    }
+    graph(worker).payload = payload;
+}
+
+/// Continues an operation with the payload that was read.
+fn interpret(worker: &mut Worker, key: usize, payload: &[u8]) {
+    let state = graph(worker);
+    let reading = &mut state.readings[key];
+    match reading.next(payload) {
+        Ok(Next::Read(step)) => {
+            if let (Goal::Range(range), Step::Head(head)) = (reading.goal, step) {
+                state.heads.counters.misses += 1;
+                state.heads.put(reading.node, range.assoc_type, head);
+            }
+            reading.step = step;
+            post(worker, key, ());
+        }
+        Ok(Next::End(outcome)) => {
+            state.heads.counters.hits += u64::from(reading.cached);
+            end(worker, key, Ok(outcome));
+        }
+        Ok(Next::Solo) => {
+            let reading = state.readings.remove(key);
+            let mut body = Vec::new();
+            reading.goal.op().encode(&mut body);
+            solo::begin(worker, reading.node, body, reading.cont);
+        }
+        Err(error) => end(worker, key, Err(error)),
+    }
+}
+
+impl Reading {
+    fn next<'a>(&self, payload: &'a [u8]) -> Result<Next<'a>, GraphError> {
+        if let Step::Data(header, _) = self.step {
+            let data = payload.get(..header.bytes());
+            let data =
+                data.ok_or_else(|| GraphError::Damaged("a node's data is too short".into()))?;
+            return Ok(Next::End(Outcome::Node(Some(node(&header, data)))));
+        }
+        if let (Step::Head(_), Goal::Range(range)) = (self.step, self.goal) {
+            let found = Assocs::of_first_page(Page::new(payload)?, &range)?;
+            return Ok(found.map_or(Next::Solo, |found| Next::End(Outcome::Assocs(found))));
+        }
+        let header = Header::decode(payload)?;
+        Ok(match self.goal {
+            Goal::Node if !header.exists() => Next::End(Outcome::Node(None)),
+            Goal::Node => match spill(payload, &header)? {
+                Some(data) => Next::Read(Step::Data(header, data)),
+                None => {
+                    let data = header.inline(payload)?;
+                    Next::End(Outcome::Node(Some(node(&header, data))))
+                }
+            },
+            Goal::Count(_) | Goal::Range(_) if header.is_in_tree() => Next::Solo,
+            Goal::Count(assoc_type) => {
+                let list = list_in(payload, &header, assoc_type)?.unwrap_or_default();
+                Next::End(Outcome::Count(Count::of(&list)))
+            }
+            Goal::Range(range) => {
+                let list = list_in(payload, &header, range.assoc_type)?.unwrap_or_default();
+                match list.head().filter(|_| has_visible(&list)) {
+                    Some(head) => Next::Read(Step::Head(head)),
+                    None => Next::End(Outcome::Assocs(Assocs::EMPTY)),
+                }
+            }
+        })
+    }
+}
+
+fn has_visible(list: &List) -> bool {
+    list.count > 0
+}
+
+fn node<'a>(header: &Header, data: &'a [u8]) -> Node<'a> {
+    Node {
+        id: header.id,
+        data: NodeData {
+            node_type: header.node_type,
+            version: header.version,
+            time: header.time,
+            data,
+        },
+    }
+}
+
+/// Handles that the object was freed.
+fn gone(worker: &mut Worker, key: usize) {
+    let state = graph(worker);
+    let reading = &mut state.readings[key];
+    if let Step::Node = reading.step {
+        let outcome = match reading.goal {
+            Goal::Node => Outcome::Node(None),
+            Goal::Count(_) => Outcome::Count(Count::default()),
+            Goal::Range(_) => Outcome::Assocs(Assocs::EMPTY),
+        };
+        return end(worker, key, Ok(outcome));
+    }
+    state.heads.counters.stale += u64::from(reading.cached);
+    (reading.step, reading.cached) = (Step::Node, false);
+    again(worker, key);
+}
+
+/// Repeats a read, or begins again with the node.
+fn again(worker: &mut Worker, key: usize) {
+    let reading = &mut graph(worker).readings[key];
+    reading.restarts += 1;
+    match reading.restarts > MAX_RESTARTS {
+        true => end(worker, key, Err(GraphError::Conflict)),
+        false => post(worker, key, ()),
+    }
+}
+
+fn end(worker: &mut Worker, key: usize, result: Result<Outcome<'_>, GraphError>) {
+    let reading = graph(worker).readings.remove(key);
+    reading.cont.resume(worker, result);
+}
+
+fn read_error(error: ReadError) -> GraphError {
+    match error {
+        ReadError::PeerLost(machine) => TxError::from(Abort::Lost(machine)).into(),
+        ReadError::StaysLocked(address) => TxError::from(Abort::TimedOut(address)).into(),
+        other => GraphError::Damaged(other.to_string()),
+    }
+}

@@ -1,0 +1,191 @@
+//! Sends operations on a node to the worker that owns it.
+//!
+//! Every node has an owner, a worker of its machine. All changes of the node that are requested outside of transactions
+//! are made there, so that many writers of one node do not conflict with each other ([`crate::owner`]).
+
+use farm_core::ids::{WorkerId, WorkerRef};
+use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
+use farm_core::object::FatPointer;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Abort, TxError};
+
+use crate::GraphError;
+use crate::op::{Op, Outcome};
+use crate::owner::{self, Waiter};
+use crate::pending::AnyCont;
+use crate::solo;
+use crate::state::graph;
+use crate::tree::{POINTER_BYTES, pointer, pointer_bytes};
+use crate::wire::number;
+
+/// Message id of an operation, sent to the owner of its node.
+pub(crate) const OPERATION: MessageId = MessageId(MessageId::GRAPH);
+/// Bytes of a message before the operation: the node, and the maximum length of the reply.
+pub(crate) const HEADER_BYTES: usize = POINTER_BYTES + 4;
+/// Maximum length of the reply to a change. The reply with the text of an error is longer, so the requester makes the
+/// operation itself and gets the same error.
+const CHANGE_REPLY_BYTES: usize = 16;
+/// Length that is reserved in a reply for each association that is looked up.
+const ASSOC_REPLY_BYTES: usize = 320;
+
+/// Number of bytes by which the longest reply is shorter than the longest message.
+const REPLY_OVERHEAD_BYTES: usize = 64;
+
+/// An operation that was sent, or waits for room.
+pub(crate) struct Shipped {
+    to: WorkerRef,
+    body: Vec<u8>,
+    most_reply: usize,
+    cont: AnyCont,
+    /// Why the operation could not be sent.
+    failed: Option<GraphError>,
+}
+
+/// Returns the worker that owns a node.
+pub(crate) fn owner_of(worker: &Worker, node: FatPointer) -> WorkerRef {
+    let machine = worker.machine_of(node.address.region());
+    let mut machines = worker.machines().iter();
+    let workers = machines.find(|one| one.0 == machine).map_or(1, |one| one.1);
+    // Objects start at lines of 64 bytes, and nodes have several.
+    let mixed = node.address.to_bits().wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+    let index = (mixed * workers as u64) >> 32;
+    let index = WorkerId::new(index as u16);
+    WorkerRef::new(
+        machine,
+        index.expect("a machine has no more workers than there are ids"),
+    )
+}
+
+/// Sends an operation to the owner of its node. The operation must concern only this node.
+pub(crate) fn ship(worker: &mut Worker, node: FatPointer, op: &Op<'_>, cont: AnyCont) {
+    let to = owner_of(worker, node);
+    let most = worker.max_message_body();
+    let most_reply = match op {
+        Op::Get { ids, .. } => CHANGE_REPLY_BYTES + ids.len() / 8 * ASSOC_REPLY_BYTES,
+        _ => CHANGE_REPLY_BYTES,
+    };
+    let most_reply = most_reply.min(most - REPLY_OVERHEAD_BYTES.min(most));
+    let mut body = graph(worker).bodies.pop().unwrap_or_default();
+    body.clear();
+    body.extend_from_slice(&pointer_bytes(node));
+    body.extend_from_slice(&(most_reply as u32).to_le_bytes());
+    op.encode(&mut body);
+    if to == worker.me() {
+        return owner::queue(worker, Waiter::Own(cont), body);
+    }
+    if body.len() > most {
+        let op = body.split_off(HEADER_BYTES);
+        return solo::begin(worker, node, op, cont);
+    }
+    let key = graph(worker).shipped.insert(Shipped {
+        to,
+        body,
+        most_reply,
+        cont,
+        failed: None,
+    });
+    if !graph(worker).unsent.is_empty() || !try_send(worker, key) {
+        let unsent = &mut graph(worker).unsent;
+        unsent.push_back(key);
+        if unsent.len() == 1 {
+            worker.when_room(Cont::new(send_unsent, ()));
+        }
+    }
+}
+
+fn send_unsent(worker: &mut Worker, (): (), (): ()) {
+    while let Some(&key) = graph(worker).unsent.front() {
+        if !try_send(worker, key) {
+            return worker.when_room(Cont::new(send_unsent, ()));
+        }
+        graph(worker).unsent.pop_front();
+    }
+}
+
+/// Sends an operation. Returns false if there is no room now.
+fn try_send(worker: &mut Worker, key: usize) -> bool {
+    let shipped = &mut graph(worker).shipped[key];
+    let (to, most_reply) = (shipped.to, shipped.most_reply);
+    let body = std::mem::take(&mut shipped.body);
+    let cont = ReplyCont::new(answered, key);
+    let sent = worker.call(to, OPERATION, &[&body], most_reply, cont);
+    let shipped = &mut graph(worker).shipped[key];
+    shipped.body = body;
+    match sent {
+        Ok(()) => true,
+        Err(CallError::Busy) => false,
+        Err(CallError::PeerLost(machine)) => {
+            shipped.failed = Some(TxError::from(Abort::Lost(machine)).into());
+            worker.defer(Cont::new(fail, key));
+            true
+        }
+        Err(error) => {
+            shipped.failed = Some(GraphError::Refused(error.to_string()));
+            worker.defer(Cont::new(fail, key));
+            true
+        }
+    }
+}
+
+fn fail(worker: &mut Worker, key: usize, (): ()) {
+    let shipped = graph(worker).shipped.remove(key);
+    let error = shipped
+        .failed
+        .expect("`fail` is called after the error was stored");
+    shipped.cont.resume(worker, Err(error));
+}
+
+fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
+    let mut shipped = graph(worker).shipped.remove(key);
+    match reply {
+        // The result is too long for a message.
+        Ok([]) => {
+            let node = pointer(&shipped.body[..POINTER_BYTES]);
+            let node = node.expect("the message was encoded by this worker");
+            let op = shipped.body.split_off(HEADER_BYTES);
+            return solo::begin(worker, node, op, shipped.cont);
+        }
+        Ok(reply) => shipped.cont.resume(worker, Outcome::decode(reply)),
+        Err(CallError::PeerLost(machine)) => {
+            let error = TxError::InDoubt(machine).into();
+            shipped.cont.resume(worker, Err(error));
+        }
+        Err(error) => {
+            let error = GraphError::Refused(error.to_string());
+            shipped.cont.resume(worker, Err(error));
+        }
+    }
+    graph(worker).bodies.push(shipped.body);
+}
+
+/// Handles an operation that another worker has sent.
+pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
+    let me = worker.me();
+    if worker.layer::<crate::state::Graph>().is_none() {
+        // The sender has opened the graph before this worker.
+        let mut reply = crate::wire::Reply::default();
+        reply.refused(&GraphError::NotOpen(me));
+        return worker.reply(request, &[reply.bytes()]);
+    }
+    let node = body
+        .get(..POINTER_BYTES)
+        .and_then(|bytes| pointer(bytes).ok());
+    let op = body.get(HEADER_BYTES..).and_then(Op::decode);
+    let is_own = node.is_some_and(|node| owner_of(worker, node) == me);
+    if !is_own || !op.is_some_and(|op| graph(worker).is_of_one_node(&op)) {
+        let from = request.from;
+        let why = format!(
+            "{from} sent an operation on the graph that is not valid, or not of a node of {me}"
+        );
+        return worker.distrust(from.machine, why);
+    }
+    let mut own = graph(worker).bodies.pop().unwrap_or_default();
+    own.clear();
+    own.extend_from_slice(body);
+    owner::queue(worker, Waiter::Other(request), own);
+}
+
+/// Returns the maximum length of the reply to a message.
+pub(crate) fn most_reply(body: &[u8]) -> usize {
+    number(body, POINTER_BYTES, 4) as usize
+}
