@@ -13,8 +13,8 @@
 use farm_core::object::FatPointer;
 
 use crate::GraphError;
+use crate::bytes::{POINTER_BYTES, pointer, pointer_bytes};
 use crate::page::{Key, Record};
-use crate::tree::{POINTER_BYTES, pointer, pointer_bytes};
 
 /// The greatest time of an association. Its unit is chosen by the application: LinkBench uses milliseconds.
 pub const MAX_TIME: u64 = (1 << 63) - 1;

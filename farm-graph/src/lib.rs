@@ -2,11 +2,14 @@
 #![forbid(unsafe_code)]
 
 mod assoc;
+mod bytes;
+mod drive;
 mod edit;
 mod error;
 mod heads;
 pub mod ids;
 mod list;
+mod make;
 mod node;
 mod op;
 mod open;
@@ -14,6 +17,7 @@ pub mod ops;
 mod owner;
 mod page;
 mod pending;
+mod queue;
 mod read;
 mod schema;
 mod ship;
@@ -31,10 +35,11 @@ pub use list::{Put, TimeBounds};
 pub use node::NodeData;
 pub use op::{Assocs, Count, NewNode, Node};
 pub use open::{attach, open, open_all};
-pub use owner::OwnerCounters;
 pub use pending::{
-    AddedCont, AssocsCont, ChangedCont, CountCont, FoundAssocs, FoundNode, NodeCont, PutCont,
+    AddedCont, AssocsCont, ChangedCont, CountCont, FoundAssocs, FoundCont, FoundNode, NodeCont,
+    PutCont,
 };
+pub use queue::OwnerCounters;
 pub use schema::{AssocType, NodeType, Schema};
 pub use state::{GraphSpec, ID_VALUE_BYTES, head_counters, left_over, owner_counters};
 

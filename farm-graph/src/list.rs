@@ -9,10 +9,11 @@ use farm_core::object::FatPointer;
 
 use crate::GraphError;
 use crate::assoc::{Assoc, is_visible, key};
+use crate::bytes::number;
+use crate::bytes::{POINTER_BYTES, pointer, pointer_bytes};
 use crate::edit::{Edit, EditError};
 use crate::page::{Key, Page};
-use crate::tree::{Limits, POINTER_BYTES, Tree, pointer, pointer_bytes};
-use crate::wire::number;
+use crate::tree::{Limits, Tree};
 
 /// Bytes of an encoded list.
 pub(crate) const LIST_BYTES: usize = 76;

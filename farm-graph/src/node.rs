@@ -17,10 +17,11 @@
 use farm_core::object::FatPointer;
 
 use crate::GraphError;
+use crate::bytes::number;
+use crate::bytes::{POINTER_BYTES, pointer, pointer_bytes};
 use crate::edit::{Edit, EditError};
 use crate::list::{LIST_BYTES, List};
-use crate::tree::{Limits, POINTER_BYTES, Tree, pointer, pointer_bytes};
-use crate::wire::number;
+use crate::tree::{Limits, Tree};
 
 /// Bytes before the table of lists.
 const HEADER_BYTES: usize = 40;

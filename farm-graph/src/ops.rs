@@ -15,8 +15,10 @@ use crate::ids::Place;
 use crate::list::TimeBounds;
 use crate::node::NodeData;
 use crate::op::{ChangeOp, Op, PutOp, RangeOp};
-use crate::pending::{AddedCont, AnyCont, AssocsCont, ChangedCont, CountCont, NodeCont, PutCont};
-use crate::read::{self, Goal};
+use crate::pending::{
+    AddedCont, AnyCont, AssocsCont, ChangedCont, CountCont, Goal, NodeCont, PutCont,
+};
+use crate::read;
 use crate::state::graph;
 use crate::tx::{Deletion, Range};
 use crate::{GraphError, ids, ship, solo};

@@ -3,22 +3,17 @@
 //! Operations on one node that arrive while a transaction of the node is in flight wait, and are then made together in
 //! one transaction. So writers of one node do not conflict with each other, and share the cost of a commit.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use farm_core::messaging::Request;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Tx, TxError, TxLimits};
-use slab::Slab;
 
 use crate::GraphError;
 use crate::edit::{EditError, Missing, Work};
 use crate::op::{Op, Outcome};
-use crate::pending::AnyCont;
-use crate::ship::{HEADER_BYTES, most_reply};
+use crate::queue::{Queued, Waiter};
 use crate::state::graph;
-use crate::tree::{POINTER_BYTES, pointer};
-use crate::wire::Reply;
+use crate::wire::{most_reply, node_of, op_of};
 
 /// Maximum number of operations in one transaction.
 const MAX_BATCH: usize = 64;
@@ -29,70 +24,11 @@ const MAX_CONFLICTS: u32 = 20_000;
 /// The wait before a batch is retried that has had several conflicts with other transactions.
 const AGAIN_AFTER: Duration = Duration::from_micros(5);
 
-/// The requester of an operation.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Waiter {
-    /// Another worker.
-    Other(Request),
-    /// This worker.
-    Own(AnyCont),
-}
-
-/// An operation that has not ended.
-struct Queued {
-    waiter: Waiter,
-    /// The message.
-    body: Vec<u8>,
-    reply: Reply,
-}
-
-/// The operations on one node.
-#[derive(Default)]
-struct NodeQueue {
-    waiting: VecDeque<usize>,
-    /// Operations of the transaction in flight.
-    batch: Vec<usize>,
-    /// Whether the node is ready or has a batch.
-    busy: bool,
-    conflicts: u32,
-}
-
-/// Numbers of the operations that a worker made as the owner of their nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OwnerCounters {
-    /// Number of operations.
-    pub operations: u64,
-    /// Number of transactions that made them.
-    pub transactions: u64,
-    /// Number of conflicts with other transactions.
-    pub conflicts: u64,
-}
-
-/// The operations on all nodes of an owner.
-#[derive(Default)]
-pub(crate) struct Owner {
-    all: Slab<Queued>,
-    /// By address of the node. A node without operations has no entry.
-    nodes: BTreeMap<u64, NodeQueue>,
-    /// Nodes with waiting operations and no transaction in flight.
-    ready: VecDeque<u64>,
-    pub(crate) counters: OwnerCounters,
-    /// Memory for queues and batches.
-    queues: Vec<NodeQueue>,
-}
-
-impl Owner {
-    /// Returns the number of operations that have not ended.
-    pub(crate) fn len(&self) -> usize {
-        self.all.len()
-    }
-}
-
 /// Queues an operation. Its transaction begins only after the event loop has handled the messages of this turn, so that
 /// operations on one node are combined.
 pub(crate) fn queue(worker: &mut Worker, waiter: Waiter, body: Vec<u8>) {
     let state = graph(worker);
-    let node = pointer(&body[..POINTER_BYTES]).expect("the message was checked");
+    let node = node_of(&body).expect("the message was checked");
     let address = node.address.to_bits();
     let reply = state.replies.pop().unwrap_or_default();
     let owner = &mut state.owner;
@@ -192,8 +128,8 @@ fn complete(
         farm_core::object::FatPointer,
     ) -> Result<(), EditError>,
 ) -> Result<(), GraphError> {
-    let node = pointer(&body[..POINTER_BYTES])?;
-    let op = Op::decode(&body[HEADER_BYTES..]).expect("the message was checked");
+    let node = node_of(body).expect("the message was checked");
+    let op = op_of(body).expect("the message was checked");
     loop {
         match make(tx, work, &op, node) {
             Ok(()) => return Ok(()),

@@ -20,7 +20,7 @@
 use std::cmp::Ordering;
 
 use crate::GraphError;
-use crate::wire::number;
+use crate::bytes::number;
 
 /// Key of a record: the high and the low half.
 pub(crate) type Key = (u64, u64);

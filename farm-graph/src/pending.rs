@@ -1,13 +1,16 @@
 //! Operations in flight, and their continuations.
 
+use farm_core::ids::WorkerRef;
 use farm_core::object::FatPointer;
 use farm_core::worker::{BorrowCont, Borrowed, Cont, Worker};
 use farm_txn::TxHandle;
 
 use crate::GraphError;
+use crate::edit::Work;
 use crate::list::Put;
-use crate::op::{Assocs, Count, NewNode, Node, Outcome};
-use crate::state::{Buffers, graph};
+use crate::node::Header;
+use crate::op::{Assocs, Count, NewNode, Node, Outcome, RangeOp};
+use crate::wire::Reply;
 
 /// The result of reading a node: `None` if it does not exist.
 #[derive(Debug)]
@@ -31,6 +34,9 @@ pub type NodeCont = BorrowCont<FoundNode>;
 pub type AssocsCont = BorrowCont<FoundAssocs>;
 /// The continuation that receives a new node.
 pub type AddedCont = Cont<Result<NewNode, GraphError>>;
+/// The continuation that receives the pointer of a node, or `None` if no node has the id.
+pub type FoundCont = Cont<Result<Option<FatPointer>, GraphError>>;
+
 /// The continuation of a write of an association.
 pub type PutCont = Cont<Result<Put, GraphError>>;
 /// The continuation that receives whether an operation changed something.
@@ -96,17 +102,68 @@ pub(crate) struct Pending {
     pub(crate) refused: Option<GraphError>,
 }
 
-impl Pending {
-    /// Ends the operation: calls its continuation with its result.
-    pub(crate) fn end(mut self, worker: &mut Worker, result: Result<(), GraphError>) {
-        let reply = &mut self.buffers.reply;
-        match self.cont {
-            AnyCont::Solo(solo) => crate::solo::made(worker, solo, self.tx, result, reply),
-            cont => {
-                let outcome = result.and_then(|()| Outcome::decode(reply.bytes()));
-                cont.resume(worker, outcome);
-            }
-        }
-        graph(worker).buffers.push(self.buffers);
-    }
+/// Buffers of an operation. Reused.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    /// The encoded operation.
+    pub(crate) body: Vec<u8>,
+    pub(crate) reply: Reply,
+    pub(crate) work: Work,
+}
+
+/// An operation that is a transaction of its own.
+pub(crate) struct Solo {
+    pub(crate) node: FatPointer,
+    /// The encoded operation.
+    pub(crate) body: Vec<u8>,
+    /// The result of the last attempt.
+    pub(crate) reply: Reply,
+    pub(crate) cont: AnyCont,
+}
+
+/// An operation that was sent, or waits for room.
+pub(crate) struct Shipped {
+    pub(crate) to: WorkerRef,
+    pub(crate) body: Vec<u8>,
+    pub(crate) most_reply: usize,
+    pub(crate) cont: AnyCont,
+    /// Why the operation could not be sent.
+    pub(crate) failed: Option<GraphError>,
+}
+
+/// What an operation reads next.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// The node of [`Goal`].
+    Node,
+    /// The data of a node, whose header was read.
+    Data(Header, FatPointer),
+    /// The first page of a list.
+    Head(FatPointer),
+}
+
+/// The result that an operation returns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Goal {
+    Node,
+    Count(u32),
+    Range(RangeOp),
+}
+
+/// An operation without a transaction that reads.
+pub(crate) struct Reading {
+    pub(crate) node: FatPointer,
+    pub(crate) goal: Goal,
+    pub(crate) step: Step,
+    pub(crate) restarts: u32,
+    /// Whether the first page is from the cache.
+    pub(crate) cached: bool,
+    pub(crate) cont: AnyCont,
+}
+
+/// A search for a node in a transaction.
+#[derive(Clone, Copy)]
+pub(crate) struct Search {
+    pub(crate) tx: TxHandle,
+    pub(crate) cont: FoundCont,
 }

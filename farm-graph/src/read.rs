@@ -16,33 +16,14 @@ use farm_txn::{Abort, TxError};
 use crate::GraphError;
 use crate::list::List;
 use crate::node::{Header, NodeData, list_in, spill};
-use crate::op::{Assocs, Count, Node, Op, Outcome, RangeOp};
+use crate::op::{Assocs, Count, Node, Op, Outcome};
 use crate::page::Page;
-use crate::pending::AnyCont;
+use crate::pending::{AnyCont, Goal, Reading, Step};
 use crate::solo;
 use crate::state::{Graph, graph};
 
 /// Number of times that an operation begins again because an object that it had found was freed.
 const MAX_RESTARTS: u32 = 1000;
-
-/// What an operation reads next.
-#[derive(Clone, Copy, Debug)]
-enum Step {
-    /// The node of [`Goal`].
-    Node,
-    /// The data of a node, whose header was read.
-    Data(Header, FatPointer),
-    /// The first page of a list.
-    Head(FatPointer),
-}
-
-/// The result that an operation returns.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Goal {
-    Node,
-    Count(u32),
-    Range(RangeOp),
-}
 
 impl Goal {
     fn op(self) -> Op<'static> {
@@ -52,17 +33,6 @@ impl Goal {
             Goal::Range(range) => Op::Range(range),
         }
     }
-}
-
-/// An operation in progress.
-pub(crate) struct Reading {
-    node: FatPointer,
-    goal: Goal,
-    step: Step,
-    restarts: u32,
-    /// Whether the first page is from the cache.
-    cached: bool,
-    cont: AnyCont,
 }
 
 /// What follows from the bytes that were read.

@@ -10,18 +10,17 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::{Abort, TxError};
 
 use crate::GraphError;
+use crate::bytes::pointer_bytes;
 use crate::op::{Op, Outcome};
-use crate::owner::{self, Waiter};
-use crate::pending::AnyCont;
+use crate::owner;
+use crate::pending::{AnyCont, Shipped};
+use crate::queue::Waiter;
 use crate::solo;
-use crate::state::graph;
-use crate::tree::{POINTER_BYTES, pointer, pointer_bytes};
-use crate::wire::number;
+use crate::state::{Graph, graph};
+use crate::wire::{MESSAGE_HEADER_BYTES, Reply, node_of, op_of};
 
 /// Message id of an operation, sent to the owner of its node.
 pub(crate) const OPERATION: MessageId = MessageId(MessageId::GRAPH);
-/// Bytes of a message before the operation: the node, and the maximum length of the reply.
-pub(crate) const HEADER_BYTES: usize = POINTER_BYTES + 4;
 /// Maximum length of the reply to a change. The reply with the text of an error is longer, so the requester makes the
 /// operation itself and gets the same error.
 const CHANGE_REPLY_BYTES: usize = 16;
@@ -30,16 +29,6 @@ const ASSOC_REPLY_BYTES: usize = 320;
 
 /// Number of bytes by which the longest reply is shorter than the longest message.
 const REPLY_OVERHEAD_BYTES: usize = 64;
-
-/// An operation that was sent, or waits for room.
-pub(crate) struct Shipped {
-    to: WorkerRef,
-    body: Vec<u8>,
-    most_reply: usize,
-    cont: AnyCont,
-    /// Why the operation could not be sent.
-    failed: Option<GraphError>,
-}
 
 /// Returns the worker that owns a node.
 pub(crate) fn owner_of(worker: &Worker, node: FatPointer) -> WorkerRef {
@@ -74,7 +63,7 @@ pub(crate) fn ship(worker: &mut Worker, node: FatPointer, op: &Op<'_>, cont: Any
         return owner::queue(worker, Waiter::Own(cont), body);
     }
     if body.len() > most {
-        let op = body.split_off(HEADER_BYTES);
+        let op = body.split_off(MESSAGE_HEADER_BYTES);
         return solo::begin(worker, node, op, cont);
     }
     let key = graph(worker).shipped.insert(Shipped {
@@ -140,9 +129,9 @@ fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
     match reply {
         // The result is too long for a message.
         Ok([]) => {
-            let node = pointer(&shipped.body[..POINTER_BYTES]);
+            let node = node_of(&shipped.body);
             let node = node.expect("the message was encoded by this worker");
-            let op = shipped.body.split_off(HEADER_BYTES);
+            let op = shipped.body.split_off(MESSAGE_HEADER_BYTES);
             return solo::begin(worker, node, op, shipped.cont);
         }
         Ok(reply) => shipped.cont.resume(worker, Outcome::decode(reply)),
@@ -161,16 +150,13 @@ fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
 /// Handles an operation that another worker has sent.
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let me = worker.me();
-    if worker.layer::<crate::state::Graph>().is_none() {
+    if worker.layer::<Graph>().is_none() {
         // The sender has opened the graph before this worker.
-        let mut reply = crate::wire::Reply::default();
+        let mut reply = Reply::default();
         reply.refused(&GraphError::NotOpen(me));
         return worker.reply(request, &[reply.bytes()]);
     }
-    let node = body
-        .get(..POINTER_BYTES)
-        .and_then(|bytes| pointer(bytes).ok());
-    let op = body.get(HEADER_BYTES..).and_then(Op::decode);
+    let (node, op) = (node_of(body), op_of(body));
     let is_own = node.is_some_and(|node| owner_of(worker, node) == me);
     if !is_own || !op.is_some_and(|op| graph(worker).is_of_one_node(&op)) {
         let from = request.from;
@@ -183,9 +169,4 @@ pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     own.clear();
     own.extend_from_slice(body);
     owner::queue(worker, Waiter::Other(request), own);
-}
-
-/// Returns the maximum length of the reply to a message.
-pub(crate) fn most_reply(body: &[u8]) -> usize {
-    number(body, POINTER_BYTES, 4) as usize
 }

@@ -5,21 +5,11 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::{TxError, TxHandle, retry};
 
 use crate::GraphError;
+use crate::drive;
 use crate::op::Outcome;
-use crate::pending::AnyCont;
+use crate::pending::{AnyCont, Solo};
 use crate::state::graph;
-use crate::tx;
 use crate::wire::Reply;
-
-/// An operation in progress.
-pub(crate) struct Solo {
-    node: FatPointer,
-    /// The encoded operation.
-    body: Vec<u8>,
-    /// The result of the last attempt.
-    reply: Reply,
-    cont: AnyCont,
-}
 
 /// Makes an encoded operation in a transaction of its own.
 pub(crate) fn begin(worker: &mut Worker, node: FatPointer, body: Vec<u8>, cont: AnyCont) {
@@ -38,24 +28,7 @@ fn attempt(worker: &mut Worker, key: usize, tx: TxHandle) {
     let solo = &state.solos[key];
     buffers.body.extend_from_slice(&solo.body);
     let node = solo.node;
-    tx::begin_encoded(worker, tx, node, buffers, None, AnyCont::Solo(key));
-}
-
-/// Ends an attempt whose operation has ended with a result.
-pub(crate) fn made(
-    worker: &mut Worker,
-    key: usize,
-    tx: TxHandle,
-    result: Result<(), GraphError>,
-    reply: &mut Reply,
-) {
-    match result {
-        Ok(()) => {
-            std::mem::swap(&mut graph(worker).solos[key].reply, reply);
-            retry::commit(worker, tx);
-        }
-        Err(error) => retry::fail(worker, tx, error.into()),
-    }
+    drive::begin_encoded(worker, tx, node, buffers, None, AnyCont::Solo(key));
 }
 
 fn done(worker: &mut Worker, key: usize, result: Result<(), TxError>) {

@@ -7,19 +7,18 @@ use farm_core::worker::Worker;
 use farm_kv::{TableId, TableSpec};
 use slab::Slab;
 
-use crate::GraphError;
+use crate::assoc::{Assoc, BODY_BYTES, MAX_TIME};
 use crate::edit::Work;
 use crate::heads::{HeadCounters, Heads};
-use crate::ids::{FoundCont, Search};
+use crate::list::TimeBounds;
+use crate::node::NodeData;
 use crate::op::{ChangeOp, Op, PutOp};
-use crate::owner::{Owner, OwnerCounters};
-use crate::pending::{AnyCont, Pending};
-use crate::read::Reading;
+use crate::pending::{AnyCont, Buffers, FoundCont, Pending, Reading, Search, Shipped, Solo};
+use crate::queue::{Owner, OwnerCounters};
 use crate::schema::Schema;
-use crate::ship::Shipped;
-use crate::solo::Solo;
 use crate::tree::Limits;
 use crate::wire::Reply;
+use crate::{GraphError, MAX_NODE_BYTES};
 
 /// A graph: its types, and how it is stored.
 #[derive(Clone, Debug)]
@@ -37,15 +36,6 @@ pub struct GraphSpec {
 
 /// Bytes of a value in the table of ids: a fat pointer.
 pub const ID_VALUE_BYTES: usize = 16;
-
-/// Buffers of an operation. Reused.
-#[derive(Default)]
-pub(crate) struct Buffers {
-    /// The encoded operation.
-    pub(crate) body: Vec<u8>,
-    pub(crate) reply: Reply,
-    pub(crate) work: Work,
-}
 
 /// State of the graph store on one worker.
 pub(crate) struct Graph {
@@ -105,6 +95,50 @@ impl Graph {
             replies: Vec::new(),
             ids_given: 0,
         }
+    }
+
+    /// Checks the properties of a node.
+    pub(crate) fn check_node(&self, new: &NodeData<'_>) -> Result<(), GraphError> {
+        self.schema.node(new.node_type)?;
+        check_length(new.data.len(), MAX_NODE_BYTES)
+    }
+
+    /// Checks an association. Returns whether its type is unique.
+    pub(crate) fn check_assoc(
+        &self,
+        assoc_type: u32,
+        assoc: &Assoc<'_>,
+    ) -> Result<bool, GraphError> {
+        let declared = self.schema.assoc(assoc_type)?;
+        check_time(assoc.time)?;
+        check_length(assoc.data.len(), self.limits.max_body() - BODY_BYTES)?;
+        match declared.inverse.is_some() && assoc.target.is_none() {
+            true => Err(GraphError::NoTarget(assoc_type)),
+            false => Ok(declared.unique),
+        }
+    }
+
+    /// Checks a change of the type of an association. Returns whether the new type is unique.
+    pub(crate) fn check_change(&self, from: u32, to: u32) -> Result<bool, GraphError> {
+        let (old, new) = (self.schema.assoc(from)?, self.schema.assoc(to)?);
+        match old.inverse.is_some() == new.inverse.is_some() {
+            true => Ok(new.unique),
+            false => Err(GraphError::Inverse(from, to)),
+        }
+    }
+
+    /// Checks the type of associations to read. Returns the bounds of their times; no association is later than
+    /// [`MAX_TIME`].
+    pub(crate) fn check_bounds(
+        &self,
+        assoc_type: u32,
+        bounds: TimeBounds,
+    ) -> Result<TimeBounds, GraphError> {
+        self.schema.assoc(assoc_type)?;
+        Ok(TimeBounds {
+            min: bounds.min,
+            max: bounds.max.min(MAX_TIME),
+        })
     }
 
     /// Returns whether an operation concerns only its node, so that the node's owner can make it.
@@ -172,4 +206,18 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     Some(format!(
         "leak on worker {me}: {count} {what} of the graph, although every operation should have ended"
     ))
+}
+
+fn check_time(time: u64) -> Result<(), GraphError> {
+    match time <= MAX_TIME {
+        true => Ok(()),
+        false => Err(GraphError::Time(time)),
+    }
+}
+
+fn check_length(bytes: usize, limit: usize) -> Result<(), GraphError> {
+    match bytes <= limit {
+        true => Ok(()),
+        false => Err(GraphError::TooLong { bytes, limit }),
+    }
 }

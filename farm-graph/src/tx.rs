@@ -5,19 +5,22 @@
 //! What an operation reads is validated when the transaction commits.
 
 use farm_core::object::FatPointer;
-use farm_core::worker::{AddressError, Cont, Worker};
-use farm_txn::{Abort, ObjectId, Tx, TxError, TxHandle, api};
+use farm_core::worker::{Cont, Worker};
+use farm_kv::tx::ValueRef;
+use farm_txn::{TxError, TxHandle};
 
-use crate::assoc::{Assoc, BODY_BYTES, MAX_TIME};
-use crate::edit::{EditError, Missing};
+use crate::GraphError;
+use crate::assoc::Assoc;
+use crate::bytes::pointer;
+use crate::drive::begin;
+use crate::ids::{NOWHERE, Place, key, new_node};
 use crate::list::TimeBounds;
 use crate::node::NodeData;
 use crate::op::{ChangeOp, Op, PutOp, RangeOp};
-use crate::pending::{AnyCont, AssocsCont, ChangedCont, CountCont, NodeCont, Pending, PutCont};
-use crate::state::{Buffers, Graph, graph};
-use crate::{GraphError, MAX_NODE_BYTES, ids};
-
-pub use crate::ids::{obj_add, obj_find};
+use crate::pending::{
+    AddedCont, AnyCont, AssocsCont, ChangedCont, CountCont, FoundCont, NodeCont, PutCont, Search,
+};
+use crate::state::graph;
 
 /// What happens to an association that is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -197,183 +200,38 @@ pub fn assoc_range(
     begin(worker, tx, node, op, AnyCont::Assocs(cont));
 }
 
-impl Graph {
-    /// Checks the properties of a node.
-    pub(crate) fn check_node(&self, new: &NodeData<'_>) -> Result<(), GraphError> {
-        self.schema.node(new.node_type)?;
-        check_length(new.data.len(), MAX_NODE_BYTES)
-    }
-
-    /// Checks an association. Returns whether its type is unique.
-    pub(crate) fn check_assoc(
-        &self,
-        assoc_type: u32,
-        assoc: &Assoc<'_>,
-    ) -> Result<bool, GraphError> {
-        let declared = self.schema.assoc(assoc_type)?;
-        check_time(assoc.time)?;
-        check_length(assoc.data.len(), self.limits.max_body() - BODY_BYTES)?;
-        match declared.inverse.is_some() && assoc.target.is_none() {
-            true => Err(GraphError::NoTarget(assoc_type)),
-            false => Ok(declared.unique),
-        }
-    }
-
-    /// Checks a change of the type of an association. Returns whether the new type is unique.
-    pub(crate) fn check_change(&self, from: u32, to: u32) -> Result<bool, GraphError> {
-        let (old, new) = (self.schema.assoc(from)?, self.schema.assoc(to)?);
-        match old.inverse.is_some() == new.inverse.is_some() {
-            true => Ok(new.unique),
-            false => Err(GraphError::Inverse(from, to)),
-        }
-    }
-
-    /// Checks the type of associations to read. Returns the bounds of their times; no association is later than
-    /// [`MAX_TIME`].
-    pub(crate) fn check_bounds(
-        &self,
-        assoc_type: u32,
-        bounds: TimeBounds,
-    ) -> Result<TimeBounds, GraphError> {
-        self.schema.assoc(assoc_type)?;
-        Ok(TimeBounds {
-            min: bounds.min,
-            max: bounds.max.min(MAX_TIME),
-        })
-    }
-}
-
-fn check_time(time: u64) -> Result<(), GraphError> {
-    match time <= MAX_TIME {
-        true => Ok(()),
-        false => Err(GraphError::Time(time)),
-    }
-}
-
-fn check_length(bytes: usize, limit: usize) -> Result<(), GraphError> {
-    match bytes <= limit {
-        true => Ok(()),
-        false => Err(GraphError::TooLong { bytes, limit }),
-    }
-}
-
-pub(crate) fn begin(
+/// Adds a node. The continuation receives its id and its name; others find it by its id once the transaction has
+/// committed.
+pub fn obj_add(
     worker: &mut Worker,
     tx: TxHandle,
-    node: FatPointer,
-    op: Result<Op<'_>, GraphError>,
-    cont: AnyCont,
+    place: Place,
+    new: NodeData<'_>,
+    cont: AddedCont,
 ) {
-    let mut buffers = graph(worker).take_buffers();
-    let refused = op.map(|op| op.encode(&mut buffers.body)).err();
-    begin_encoded(worker, tx, node, buffers, refused, cont);
+    let (near, op) = match new_node(worker, place, new) {
+        Ok((near, op)) => (near, Ok(op)),
+        Err(error) => (NOWHERE, Err(error)),
+    };
+    begin(worker, tx, near, op, AnyCont::Added(cont));
 }
 
-/// Begins the operation that is encoded in its buffers.
-pub(crate) fn begin_encoded(
-    worker: &mut Worker,
-    tx: TxHandle,
-    node: FatPointer,
-    buffers: Buffers,
-    refused: Option<GraphError>,
-    cont: AnyCont,
-) {
-    let key = graph(worker).in_tx.insert(Pending {
-        tx,
-        node,
-        buffers,
-        cont,
-        refused,
-    });
-    worker.defer(Cont::new(run, key));
-}
-
-/// Attempts an operation with the objects that the transaction has.
-fn run(worker: &mut Worker, key: usize, (): ()) {
-    let pending = &mut graph(worker).in_tx[key];
-    if let Some(error) = pending.refused.take() {
-        return end(worker, key, Err(error));
-    }
-    let tx = pending.tx;
-    let tried = api::with(worker, tx, |tx, worker| attempt(worker, tx, key));
-    match tried.unwrap_or_else(|error| Err(error.into())) {
-        Ok(()) => ids::finish(worker, key),
-        Err(EditError::Missing(Missing::Object(pointer))) => {
-            api::read_pointer(worker, tx, pointer, Cont::new(fetched, key));
-        }
-        Err(EditError::Missing(Missing::New(class, near))) => {
-            let bytes = class.payload_capacity();
-            let near = Some(near).filter(|near| !near.is_null());
-            api::alloc(worker, tx, bytes, near, Cont::new(allocated, key));
-        }
-        Err(EditError::Failed(error)) => end(worker, key, Err(error)),
-    }
-}
-
-fn fetched(worker: &mut Worker, key: usize, result: Result<ObjectId, TxError>) {
-    match result {
-        Ok(_) => run(worker, key, ()),
-        Err(error) => end(worker, key, Err(error.into())),
-    }
-}
-
-fn allocated(worker: &mut Worker, key: usize, result: Result<ObjectId, TxError>) {
-    match result {
-        Ok(object) => {
-            graph(worker).in_tx[key].buffers.work.add_spare(object);
-            run(worker, key, ());
-        }
-        Err(error) => end(worker, key, Err(error.into())),
-    }
-}
-
-fn attempt(worker: &mut Worker, tx: &mut Tx, key: usize) -> Result<(), EditError> {
+/// Returns the pointer of a node by its id, in a transaction.
+pub fn obj_find(worker: &mut Worker, tx: TxHandle, id: u64, cont: FoundCont) {
     let state = graph(worker);
-    let (schema, limits) = (state.schema.clone(), state.limits);
-    let pending = &mut state.in_tx[key];
-    let (node, mut buffers) = (pending.node, std::mem::take(&mut pending.buffers));
-    let made = complete(worker, tx, |tx| {
-        let op = Op::decode(&buffers.body).expect("the operation was encoded by this worker");
-        let mut edit = buffers.work.begin(tx, node.address);
-        op.make(&mut edit, (&schema, limits), node, &mut buffers.reply)
+    let ids = state.ids;
+    let search = state.searches.insert(Search { tx, cont });
+    farm_kv::tx::get(worker, tx, ids, &key(id), Cont::new(found_in_tx, search));
+}
+
+fn found_in_tx(worker: &mut Worker, search: usize, found: Result<Option<ValueRef>, TxError>) {
+    let Search { tx, cont } = graph(worker).searches.remove(search);
+    let found = found.and_then(|found| match found {
+        None => Ok(None),
+        Some(found) => Ok(Some(farm_kv::tx::value(worker, tx, found).map(pointer)?)),
     });
-    if made.is_ok() {
-        buffers.work.apply(tx);
-    }
-    graph(worker).in_tx[key].buffers = buffers;
-    made
-}
-
-/// Makes an edit, and adds the objects of this machine that it lacks to the transaction.
-fn complete(
-    worker: &mut Worker,
-    tx: &mut Tx,
-    mut make: impl FnMut(&Tx) -> Result<(), EditError>,
-) -> Result<(), EditError> {
-    loop {
-        let missing = make(tx);
-        let Err(EditError::Missing(Missing::Object(pointer))) = missing else {
-            return missing;
-        };
-        match tx.read_pointer(worker, pointer) {
-            Ok(_) => {}
-            // The object is on another machine, or locked for now.
-            Err(
-                TxError::Address(AddressError::Elsewhere { .. }) | TxError::Abort(Abort::Locked(_)),
-            ) => return missing,
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-pub(crate) fn end(worker: &mut Worker, key: usize, result: Result<(), GraphError>) {
-    let mut pending = graph(worker).in_tx.remove(key);
-    if result.is_err() {
-        // Fails if the transaction has ended, which has freed its new objects.
-        let work = &mut pending.buffers.work;
-        if api::with(worker, pending.tx, |tx, _| work.abandon(tx)).is_err() {
-            work.forget();
-        }
-    }
-    pending.end(worker, result);
+    cont.resume(
+        worker,
+        found.map_err(GraphError::from).and_then(Option::transpose),
+    );
 }

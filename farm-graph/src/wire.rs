@@ -1,12 +1,17 @@
 //! The encoding of operations and of their results. Numbers are little-endian.
 
+use farm_core::object::FatPointer;
+
 use crate::GraphError;
 use crate::assoc::{Assoc, MAX_TIME};
+use crate::bytes::{POINTER_BYTES, number, pointer, pointer_bytes};
 use crate::list::{Put, TimeBounds};
 use crate::node::NodeData;
 use crate::op::{Assocs, ChangeOp, Count, NewNode, Node, Op, Outcome, PutOp, RangeOp};
 use crate::page::{self, Page};
-use crate::tree::{POINTER_BYTES, pointer, pointer_bytes};
+
+/// Bytes of a message before the operation: the node, and the maximum length of the reply.
+pub(crate) const MESSAGE_HEADER_BYTES: usize = POINTER_BYTES + 4;
 
 // The first byte of an operation.
 const GET_NODE: u8 = 1;
@@ -35,13 +40,6 @@ const ADDED: u8 = 8;
 const ABSENT: u8 = 1;
 const NOT_UNIQUE: u8 = 2;
 const OTHER: u8 = 3;
-
-/// Returns the little-endian number in the `bytes` bytes from `at`.
-pub(crate) fn number(from: &[u8], at: usize, bytes: usize) -> u64 {
-    let mut word = [0; 8];
-    word[..bytes].copy_from_slice(&from[at..at + bytes]);
-    u64::from_le_bytes(word)
-}
 
 /// The bytes of a message that are not decoded yet.
 struct Rest<'a>(&'a [u8]);
@@ -224,6 +222,21 @@ impl<'a> Rest<'a> {
             bare: flags & 2 != 0,
         })
     }
+}
+
+/// Returns the maximum length of the reply to a message.
+pub(crate) fn most_reply(body: &[u8]) -> usize {
+    number(body, POINTER_BYTES, 4) as usize
+}
+
+/// Returns the node of a message.
+pub(crate) fn node_of(body: &[u8]) -> Option<FatPointer> {
+    pointer(body.get(..POINTER_BYTES)?).ok()
+}
+
+/// Returns the operation of a message.
+pub(crate) fn op_of(body: &[u8]) -> Option<Op<'_>> {
+    Op::decode(body.get(MESSAGE_HEADER_BYTES..)?)
 }
 
 /// The result of an operation, encoded. Reused.

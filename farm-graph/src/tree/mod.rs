@@ -14,11 +14,10 @@ use farm_core::object::FatPointer;
 use smallvec::SmallVec;
 
 use crate::GraphError;
+use crate::bytes::{POINTER_BYTES, pointer, pointer_bytes};
 use crate::edit::{Edit, EditError};
 use crate::page::{self, HEADER_BYTES, Key, Page, RECORD_BYTES, Record};
 
-/// Bytes of a fat pointer in a record.
-pub(crate) const POINTER_BYTES: usize = 16;
 /// Bytes of a record of an inner page.
 const CHILD_BYTES: usize = RECORD_BYTES + POINTER_BYTES;
 /// Maximum number of levels above the leaves. Page sizes that a program uses need three for 10^9 records; more means
@@ -485,19 +484,6 @@ fn child(edit: &Edit<'_>, page: FatPointer, index: usize) -> Result<FatPointer, 
     let page = Page::new(edit.read(page)?)?;
     let record = page.record(HEADER_BYTES + index * CHILD_BYTES)?;
     Ok(pointer(record.body)?)
-}
-
-/// Returns the bytes of a fat pointer.
-pub(crate) fn pointer_bytes(pointer: FatPointer) -> [u8; POINTER_BYTES] {
-    let [address, expected] = pointer.to_words();
-    let bits = u128::from(expected) << 64 | u128::from(address);
-    bits.to_le_bytes()
-}
-
-/// Returns the fat pointer with these bytes.
-pub(crate) fn pointer(bytes: &[u8]) -> Result<FatPointer, GraphError> {
-    let bits = u128::from_le_bytes(bytes.try_into().map_err(|_| damaged())?);
-    FatPointer::from_words([bits as u64, (bits >> 64) as u64]).ok_or_else(damaged)
 }
 
 #[cold]

@@ -1,0 +1,261 @@
+//! The effect of operations on nodes and lists.
+
+use std::ops::ControlFlow;
+
+use farm_core::object::FatPointer;
+
+use crate::GraphError;
+use crate::assoc::Assoc;
+use crate::bytes::number;
+use crate::edit::{Edit, EditError};
+use crate::list::{List, Put, TimeBounds};
+use crate::node;
+use crate::node::NodeData;
+use crate::op::{ChangeOp, Count, NewNode, Node, Op, PutOp, RangeOp};
+use crate::schema::Schema;
+use crate::tree::Limits;
+use crate::wire::Reply;
+
+impl Op<'_> {
+    /// Makes the operation, and writes its result to `reply`, whose earlier content is dropped. A change of an
+    /// association includes its inverse, if the schema declares one.
+    pub(crate) fn make(
+        &self,
+        edit: &mut Edit<'_>,
+        types: (&Schema, Limits),
+        node: FatPointer,
+        reply: &mut Reply,
+    ) -> Result<(), EditError> {
+        let (schema, limits) = types;
+        let inverse = match *self {
+            Op::Put(put) => put.inverse(edit, schema, node)?,
+            Op::Delete {
+                assoc_type,
+                id2,
+                now,
+                removes,
+            } => {
+                let inverse = schema.assoc(assoc_type)?.inverse;
+                let found = node::list(edit, node, assoc_type)?;
+                let found = found.get(edit, id2)?.and_then(|assoc| assoc.target);
+                let id2 = node::header(edit, node)?.id;
+                let op = |assoc_type| Op::Delete {
+                    assoc_type,
+                    id2,
+                    now,
+                    removes,
+                };
+                inverse.map(op).zip(found)
+            }
+            Op::ChangeType(change) => return change.make(edit, types, node, reply),
+            Op::AddNode { id, new } => {
+                let room = schema.node(new.node_type)?.lists;
+                let node = node::create(edit, id, room, Some(&new))?;
+                reply.added(&NewNode { id, node });
+                return Ok(());
+            }
+            _ => None,
+        };
+        if let Some((inverse, target)) = inverse {
+            inverse.apply(edit, limits, target, reply)?;
+        }
+        self.apply(edit, limits, node, reply)
+    }
+
+    /// Makes the operation, without the inverse.
+    fn apply(
+        &self,
+        edit: &mut Edit<'_>,
+        limits: Limits,
+        node: FatPointer,
+        reply: &mut Reply,
+    ) -> Result<(), EditError> {
+        edit.set_near(node.address);
+        match *self {
+            Op::GetNode => {
+                let header = node::header(edit, node)?;
+                if !header.exists() {
+                    reply.node(None);
+                    return Ok(());
+                }
+                let data = node::data(edit, node)?;
+                reply.node(Some(&Node {
+                    id: header.id,
+                    data: NodeData {
+                        node_type: header.node_type,
+                        version: header.version,
+                        time: header.time,
+                        data,
+                    },
+                }));
+            }
+            Op::AddNode { .. } | Op::ChangeType(_) => {
+                unreachable!("`Op::make` makes these operations itself")
+            }
+            Op::SetNode(new) => {
+                let exists = node::header(edit, node)?.exists();
+                if exists {
+                    node::set(edit, node, &new)?;
+                }
+                reply.changed(exists);
+            }
+            Op::DeleteNode => reply.changed(node::delete(edit, node)?),
+            Op::Put(put) => reply.put(put.apply(edit, limits, node)?),
+            Op::Delete {
+                assoc_type,
+                id2,
+                now,
+                removes,
+            } => {
+                let mut list = node::list(edit, node, assoc_type)?;
+                let changed = match removes {
+                    true => list.remove(edit, limits, id2, now)?,
+                    false => list.hide(edit, limits, id2, now)?,
+                };
+                if changed {
+                    node::set_list(edit, limits, node, assoc_type, &list)?;
+                }
+                reply.changed(changed);
+            }
+            Op::Get {
+                assoc_type,
+                bounds,
+                ids,
+            } => {
+                let list = node::list(edit, node, assoc_type)?;
+                reply.begin_assocs();
+                for id2 in ids.chunks_exact(8) {
+                    let found = list.get(edit, number(id2, 0, 8))?;
+                    if let Some(assoc) = found.filter(|assoc| bounds.contains(assoc.time)) {
+                        reply.assoc(&assoc);
+                    }
+                }
+            }
+            Op::Count { assoc_type } => {
+                let list = node::list(edit, node, assoc_type)?;
+                reply.count(&Count::of(&list));
+            }
+            Op::Range(range) => {
+                let list = node::list(edit, node, range.assoc_type)?;
+                reply.begin_assocs();
+                range.scan(edit, &list, reply)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> PutOp<'a> {
+    /// Returns the operation on the inverse association, and its node.
+    fn inverse(
+        &self,
+        edit: &Edit<'_>,
+        schema: &Schema,
+        node: FatPointer,
+    ) -> Result<Option<(Op<'a>, FatPointer)>, EditError> {
+        let Some(inverse) = schema.assoc(self.assoc_type)?.inverse else {
+            return Ok(None);
+        };
+        let target = self.assoc.target;
+        let target = target.ok_or(GraphError::NoTarget(self.assoc_type))?;
+        let op = PutOp {
+            assoc_type: inverse,
+            assoc: Assoc {
+                id2: node::header(edit, node)?.id,
+                target: Some(node),
+                ..self.assoc
+            },
+            unique: schema.assoc(inverse)?.unique,
+            ..*self
+        };
+        Ok(Some((Op::Put(op), target)))
+    }
+
+    fn apply(
+        &self,
+        edit: &mut Edit<'_>,
+        limits: Limits,
+        node: FatPointer,
+    ) -> Result<Put, EditError> {
+        if !self.bare && !node::header(edit, node)?.exists() {
+            return Err(GraphError::NoNode.into());
+        }
+        let mut list = node::list(edit, node, self.assoc_type)?;
+        if self.unique && has_other(edit, &list, self.assoc.id2)? {
+            return Err(GraphError::NotUnique(self.assoc_type).into());
+        }
+        let put = list.put(edit, limits, &self.assoc, self.now)?;
+        node::set_list(edit, limits, node, self.assoc_type, &list)?;
+        Ok(put)
+    }
+}
+
+impl RangeOp {
+    fn scan(&self, edit: &Edit<'_>, list: &List, reply: &mut Reply) -> Result<(), EditError> {
+        let (mut skipped, mut found) = (0, 0);
+        if self.limit == 0 {
+            return Ok(());
+        }
+        list.scan(edit, self.bounds, |assoc| {
+            if skipped < self.offset {
+                skipped += 1;
+                return ControlFlow::Continue(());
+            }
+            reply.assoc(&assoc);
+            found += 1;
+            match found < self.limit {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })
+    }
+}
+
+/// Returns whether a list has a visible association with another id.
+fn has_other(edit: &Edit<'_>, list: &List, id2: u64) -> Result<bool, EditError> {
+    let mut other = false;
+    list.scan(edit, TimeBounds::default(), |assoc| {
+        other = assoc.id2 != id2;
+        ControlFlow::Break(())
+    })?;
+    Ok(other)
+}
+
+impl ChangeOp {
+    /// Deletes the association, and adds one of the other type.
+    fn make(
+        &self,
+        edit: &mut Edit<'_>,
+        types: (&Schema, Limits),
+        node: FatPointer,
+        reply: &mut Reply,
+    ) -> Result<(), EditError> {
+        let old = node::list(edit, node, self.from)?;
+        let Some(assoc) = old.get(edit, self.id2)?.filter(|assoc| assoc.visible) else {
+            reply.changed(false);
+            return Ok(());
+        };
+        let data = assoc.data.to_vec();
+        let assoc = Assoc {
+            data: &data,
+            ..assoc
+        };
+        let delete = Op::Delete {
+            assoc_type: self.from,
+            id2: self.id2,
+            now: self.now,
+            removes: true,
+        };
+        delete.make(edit, types, node, reply)?;
+        let put = Op::Put(PutOp {
+            assoc_type: self.to,
+            assoc,
+            now: self.now,
+            unique: self.unique,
+            bare: true,
+        });
+        put.make(edit, types, node, reply)?;
+        reply.changed(true);
+        Ok(())
+    }
+}
