@@ -238,7 +238,7 @@ impl List {
         };
         tree.remove(edit, limits, old)?;
         if let Some(index) = &mut self.index {
-            index.remove(edit, limits, (id2, 0))?;
+            index.remove(edit, limits.of_index(), (id2, 0))?;
         }
         self.tree = Some(tree);
         self.total -= 1;
@@ -273,7 +273,7 @@ impl List {
         self.total += u32::from(old.is_none());
         match &mut self.index {
             Some(_) if old == Some(new) => {}
-            Some(index) => index.put(edit, limits, (new.1, 0), &new.0.to_le_bytes())?,
+            Some(index) => index.put(edit, limits.of_index(), (new.1, 0), &new.0.to_le_bytes())?,
             None if tree.height > 0 => self.index = Some(build_index(edit, limits, &tree)?),
             None => {}
         }
@@ -310,6 +310,7 @@ fn build_index(edit: &mut Edit<'_>, limits: Limits, tree: &Tree) -> Result<Tree,
         keys.push(record.key);
         Ok(ControlFlow::Continue(()))
     })?;
+    let limits = limits.of_index();
     let mut index: Option<Tree> = None;
     for (high, id2) in keys {
         let (key, body) = ((id2, 0), high.to_le_bytes());

@@ -284,7 +284,7 @@ fn objects_touched(degree: u64) -> [usize; 3] {
 fn the_objects_of_an_operation_grow_with_the_logarithm_of_the_degree() {
     // The node and the page.
     assert_eq!(objects_touched(10), [2, 2, 2]);
-    // The node, the first page, and a root and a leaf of the index. An association that is not in the first page needs
-    // the root of the tree and its leaf, too, and hiding it another leaf for its new place.
-    assert_eq!(objects_touched(10_000), [4, 6, 7]);
+    // The node, the first page, and three levels of the index. An association that is not in the first page needs the
+    // root of the tree and its leaf, too, and hiding it another leaf for its new place.
+    assert_eq!(objects_touched(10_000), [5, 7, 8]);
 }

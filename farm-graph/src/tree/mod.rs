@@ -24,6 +24,9 @@ const CHILD_BYTES: usize = RECORD_BYTES + POINTER_BYTES;
 /// that memory is damaged.
 const MAX_HEIGHT: u8 = 16;
 
+/// The least size of a page, which has room for several records of an inner page.
+const LEAST_PAGE_BYTES: usize = 256;
+
 /// Sizes of pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -36,6 +39,14 @@ impl Limits {
     /// have room for another record.
     pub(crate) fn max_body(&self) -> usize {
         (self.page_bytes - HEADER_BYTES) / 4 - RECORD_BYTES
+    }
+
+    /// Returns the sizes of pages of an index. They are smaller, because each write changes one of them anywhere in the
+    /// index, and a commit writes whole pages; nothing reads them in order.
+    pub(crate) fn of_index(self) -> Self {
+        Self {
+            page_bytes: (self.page_bytes / 4).max(LEAST_PAGE_BYTES),
+        }
     }
 
     /// Returns the size of an object for a page with `used` bytes of records.
