@@ -10,7 +10,6 @@ use crate::bytes::number;
 use crate::edit::{Edit, EditError};
 use crate::list::{List, Put, TimeBounds};
 use crate::node;
-use crate::node::NodeData;
 use crate::op::{ChangeOp, Count, NewNode, Node, Op, PutOp, RangeOp};
 use crate::schema::Schema;
 use crate::tree::Limits;
@@ -79,15 +78,7 @@ impl Op<'_> {
                     return Ok(());
                 }
                 let data = node::data(edit, node)?;
-                reply.node(Some(&Node {
-                    id: header.id,
-                    data: NodeData {
-                        node_type: header.node_type,
-                        version: header.version,
-                        time: header.time,
-                        data,
-                    },
-                }));
+                reply.node(Some(&Node::of(&header, data)));
             }
             Op::AddNode { .. } | Op::ChangeType(_) => {
                 unreachable!("`Op::make` makes these operations itself")

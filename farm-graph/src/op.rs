@@ -8,7 +8,7 @@ use farm_core::object::FatPointer;
 use crate::assoc::Assoc;
 use crate::error::GraphError;
 use crate::list::{List, Put, TimeBounds};
-use crate::node::NodeData;
+use crate::node::{Header, NodeData};
 use crate::page::{HEADER_BYTES, Page};
 
 /// An operation on a node.
@@ -106,6 +106,37 @@ pub struct NewNode {
     pub id: u64,
     /// Name of the node, once the transaction has committed.
     pub node: FatPointer,
+}
+
+/// What happens to an association that is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deletion {
+    /// The association is hidden: lists and counts do not contain it any more, [`crate::tx::assoc_get`] still returns it.
+    Hide,
+    /// The association is removed.
+    Remove,
+}
+
+/// Which associations [`crate::tx::assoc_range`] returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// The times.
+    pub bounds: TimeBounds,
+    /// Number of associations to skip, from the newest one.
+    pub offset: u64,
+    /// Maximum number of associations.
+    pub limit: u64,
+}
+
+impl Range {
+    /// Returns the range of the newest associations.
+    pub fn newest(limit: u64) -> Self {
+        Self {
+            bounds: TimeBounds::default(),
+            offset: 0,
+            limit,
+        }
+    }
 }
 
 /// The number of visible associations of a type.
@@ -211,6 +242,21 @@ impl Count {
             count: list.count,
             time: list.time,
             version: list.version,
+        }
+    }
+}
+
+impl<'a> Node<'a> {
+    /// Returns the node with this header and data.
+    pub(crate) fn of(header: &Header, data: &'a [u8]) -> Self {
+        Self {
+            id: header.id,
+            data: NodeData {
+                node_type: header.node_type,
+                version: header.version,
+                time: header.time,
+                data,
+            },
         }
     }
 }

@@ -14,13 +14,12 @@ use crate::assoc::Assoc;
 use crate::ids::Place;
 use crate::list::TimeBounds;
 use crate::node::NodeData;
-use crate::op::{ChangeOp, Op, PutOp, RangeOp};
+use crate::op::{Deletion, Op, Range};
 use crate::pending::{
     AddedCont, AnyCont, AssocsCont, ChangedCont, CountCont, Goal, NodeCont, PutCont,
 };
 use crate::read;
 use crate::state::graph;
-use crate::tx::{Deletion, Range};
 use crate::{GraphError, ids, ship, solo};
 
 /// Adds a node. The continuation receives its id and its name.
@@ -42,8 +41,7 @@ pub fn obj_get(worker: &mut Worker, node: FatPointer, cont: NodeCont) {
 
 /// As [`crate::tx::obj_update`].
 pub fn obj_update(worker: &mut Worker, node: FatPointer, new: NodeData<'_>, cont: ChangedCont) {
-    let checked = graph(worker).check_node(&new);
-    let op = checked.map(|()| Op::SetNode(new));
+    let op = graph(worker).set_op(new);
     make(worker, node, op, AnyCont::Changed(cont));
 }
 
@@ -61,16 +59,7 @@ pub fn assoc_add(
     now: u64,
     cont: PutCont,
 ) {
-    let unique = graph(worker).check_assoc(assoc_type, &assoc);
-    let op = unique.map(|unique| {
-        Op::Put(PutOp {
-            assoc_type,
-            assoc,
-            now,
-            unique,
-            bare: false,
-        })
-    });
+    let op = graph(worker).put_op(assoc_type, assoc, now);
     make(worker, node, op, AnyCont::Put(cont));
 }
 
@@ -78,18 +67,12 @@ pub fn assoc_add(
 pub fn assoc_delete(
     worker: &mut Worker,
     node: FatPointer,
-    (assoc_type, id2): (u32, u64),
+    assoc: (u32, u64),
     deletion: Deletion,
     now: u64,
     cont: ChangedCont,
 ) {
-    let known = graph(worker).schema.assoc(assoc_type).map(|_| ());
-    let op = known.map(|()| Op::Delete {
-        assoc_type,
-        id2,
-        now,
-        removes: deletion == Deletion::Remove,
-    });
+    let op = graph(worker).delete_op(assoc, deletion, now);
     make(worker, node, op, AnyCont::Changed(cont));
 }
 
@@ -97,21 +80,12 @@ pub fn assoc_delete(
 pub fn assoc_change_type(
     worker: &mut Worker,
     node: FatPointer,
-    (from, to): (u32, u32),
+    types: (u32, u32),
     id2: u64,
     now: u64,
     cont: ChangedCont,
 ) {
-    let unique = graph(worker).check_change(from, to);
-    let op = unique.map(|unique| {
-        Op::ChangeType(ChangeOp {
-            from,
-            to,
-            id2,
-            now,
-            unique,
-        })
-    });
+    let op = graph(worker).change_op(types, id2, now);
     make(worker, node, op, AnyCont::Changed(cont));
 }
 
@@ -124,13 +98,8 @@ pub fn assoc_get(
     bounds: TimeBounds,
     cont: AssocsCont,
 ) {
-    let checked = graph(worker).check_bounds(assoc_type, bounds);
     let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let op = checked.map(|bounds| Op::Get {
-        assoc_type,
-        bounds,
-        ids: &ids,
-    });
+    let op = graph(worker).get_op(assoc_type, &ids, bounds);
     make(worker, node, op, AnyCont::Assocs(cont));
 }
 
@@ -152,16 +121,8 @@ pub fn assoc_range(
     cont: AssocsCont,
 ) {
     let cont = AnyCont::Assocs(cont);
-    match graph(worker).check_bounds(assoc_type, range.bounds) {
-        Ok(bounds) => {
-            let range = RangeOp {
-                assoc_type,
-                bounds,
-                offset: range.offset,
-                limit: range.limit,
-            };
-            read::begin(worker, node, Goal::Range(range), cont);
-        }
+    match graph(worker).range_op(assoc_type, range) {
+        Ok(range) => read::begin(worker, node, Goal::Range(range), cont),
         Err(error) => refuse(worker, cont, error),
     }
 }

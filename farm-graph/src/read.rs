@@ -15,7 +15,7 @@ use farm_txn::{Abort, TxError};
 
 use crate::GraphError;
 use crate::list::List;
-use crate::node::{Header, NodeData, list_in, spill};
+use crate::node::{Header, list_in, spill};
 use crate::op::{Assocs, Count, Node, Op, Outcome};
 use crate::page::Page;
 use crate::pending::{AnyCont, Goal, Reading, Step};
@@ -140,7 +140,7 @@ impl Reading {
             let data = payload.get(..header.bytes());
             let data =
                 data.ok_or_else(|| GraphError::Damaged("a node's data is too short".into()))?;
-            return Ok(Next::End(Outcome::Node(Some(node(&header, data)))));
+            return Ok(Next::End(Outcome::Node(Some(Node::of(&header, data)))));
         }
         if let (Step::Head(_), Goal::Range(range)) = (self.step, self.goal) {
             let found = Assocs::of_first_page(Page::new(payload)?, &range)?;
@@ -153,7 +153,7 @@ impl Reading {
                 Some(data) => Next::Read(Step::Data(header, data)),
                 None => {
                     let data = header.inline(payload)?;
-                    Next::End(Outcome::Node(Some(node(&header, data))))
+                    Next::End(Outcome::Node(Some(Node::of(&header, data))))
                 }
             },
             Goal::Count(_) | Goal::Range(_) if header.is_in_tree() => Next::Solo,
@@ -174,18 +174,6 @@ impl Reading {
 
 fn has_visible(list: &List) -> bool {
     list.count > 0
-}
-
-fn node<'a>(header: &Header, data: &'a [u8]) -> Node<'a> {
-    Node {
-        id: header.id,
-        data: NodeData {
-            node_type: header.node_type,
-            version: header.version,
-            time: header.time,
-            data,
-        },
-    }
 }
 
 /// Handles that the object was freed.

@@ -12,7 +12,7 @@ use crate::edit::Work;
 use crate::heads::{HeadCounters, Heads};
 use crate::list::TimeBounds;
 use crate::node::NodeData;
-use crate::op::{ChangeOp, Op, PutOp};
+use crate::op::{ChangeOp, Deletion, Op, PutOp, Range, RangeOp};
 use crate::pending::{AnyCont, Buffers, FoundCont, Pending, Reading, Search, Shipped, Solo};
 use crate::queue::{Owner, OwnerCounters};
 use crate::schema::Schema;
@@ -103,41 +103,95 @@ impl Graph {
         check_length(new.data.len(), MAX_NODE_BYTES)
     }
 
-    /// Checks an association. Returns whether its type is unique.
-    pub(crate) fn check_assoc(
+    /// Returns the operation of [`crate::tx::obj_update`].
+    pub(crate) fn set_op<'a>(&self, new: NodeData<'a>) -> Result<Op<'a>, GraphError> {
+        self.check_node(&new)?;
+        Ok(Op::SetNode(new))
+    }
+
+    /// Returns the operation of [`crate::tx::assoc_add`].
+    pub(crate) fn put_op<'a>(
         &self,
         assoc_type: u32,
-        assoc: &Assoc<'_>,
-    ) -> Result<bool, GraphError> {
+        assoc: Assoc<'a>,
+        now: u64,
+    ) -> Result<Op<'a>, GraphError> {
         let declared = self.schema.assoc(assoc_type)?;
-        check_time(assoc.time)?;
+        if assoc.time > MAX_TIME {
+            return Err(GraphError::Time(assoc.time));
+        }
         check_length(assoc.data.len(), self.limits.max_body() - BODY_BYTES)?;
-        match declared.inverse.is_some() && assoc.target.is_none() {
-            true => Err(GraphError::NoTarget(assoc_type)),
-            false => Ok(declared.unique),
+        if declared.inverse.is_some() && assoc.target.is_none() {
+            return Err(GraphError::NoTarget(assoc_type));
         }
+        Ok(Op::Put(PutOp {
+            assoc_type,
+            assoc,
+            now,
+            unique: declared.unique,
+            bare: false,
+        }))
     }
 
-    /// Checks a change of the type of an association. Returns whether the new type is unique.
-    pub(crate) fn check_change(&self, from: u32, to: u32) -> Result<bool, GraphError> {
+    /// Returns the operation of [`crate::tx::assoc_delete`].
+    pub(crate) fn delete_op(
+        &self,
+        (assoc_type, id2): (u32, u64),
+        deletion: Deletion,
+        now: u64,
+    ) -> Result<Op<'static>, GraphError> {
+        self.schema.assoc(assoc_type)?;
+        Ok(Op::Delete {
+            assoc_type,
+            id2,
+            now,
+            removes: deletion == Deletion::Remove,
+        })
+    }
+
+    /// Returns the operation of [`crate::tx::assoc_change_type`].
+    pub(crate) fn change_op(
+        &self,
+        (from, to): (u32, u32),
+        id2: u64,
+        now: u64,
+    ) -> Result<Op<'static>, GraphError> {
         let (old, new) = (self.schema.assoc(from)?, self.schema.assoc(to)?);
-        match old.inverse.is_some() == new.inverse.is_some() {
-            true => Ok(new.unique),
-            false => Err(GraphError::Inverse(from, to)),
+        if old.inverse.is_some() != new.inverse.is_some() {
+            return Err(GraphError::Inverse(from, to));
         }
+        Ok(Op::ChangeType(ChangeOp {
+            from,
+            to,
+            id2,
+            now,
+            unique: new.unique,
+        }))
     }
 
-    /// Checks the type of associations to read. Returns the bounds of their times; no association is later than
-    /// [`MAX_TIME`].
-    pub(crate) fn check_bounds(
+    /// Returns the operation of [`crate::tx::assoc_get`]. `ids` are encoded.
+    pub(crate) fn get_op<'a>(
         &self,
         assoc_type: u32,
+        ids: &'a [u8],
         bounds: TimeBounds,
-    ) -> Result<TimeBounds, GraphError> {
+    ) -> Result<Op<'a>, GraphError> {
         self.schema.assoc(assoc_type)?;
-        Ok(TimeBounds {
-            min: bounds.min,
-            max: bounds.max.min(MAX_TIME),
+        Ok(Op::Get {
+            assoc_type,
+            bounds: possible(bounds),
+            ids,
+        })
+    }
+
+    /// Returns the operation of [`crate::tx::assoc_range`].
+    pub(crate) fn range_op(&self, assoc_type: u32, range: Range) -> Result<RangeOp, GraphError> {
+        self.schema.assoc(assoc_type)?;
+        Ok(RangeOp {
+            assoc_type,
+            bounds: possible(range.bounds),
+            offset: range.offset,
+            limit: range.limit,
         })
     }
 
@@ -208,10 +262,11 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     ))
 }
 
-fn check_time(time: u64) -> Result<(), GraphError> {
-    match time <= MAX_TIME {
-        true => Ok(()),
-        false => Err(GraphError::Time(time)),
+/// Returns bounds that contain the same times of associations. No association is later than [`MAX_TIME`].
+fn possible(bounds: TimeBounds) -> TimeBounds {
+    TimeBounds {
+        max: bounds.max.min(MAX_TIME),
+        ..bounds
     }
 }
 

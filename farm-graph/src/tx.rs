@@ -16,42 +16,12 @@ use crate::drive::begin;
 use crate::ids::{NOWHERE, Place, key, new_node};
 use crate::list::TimeBounds;
 use crate::node::NodeData;
-use crate::op::{ChangeOp, Op, PutOp, RangeOp};
+use crate::op::Op;
+pub use crate::op::{Deletion, Range};
 use crate::pending::{
     AddedCont, AnyCont, AssocsCont, ChangedCont, CountCont, FoundCont, NodeCont, PutCont, Search,
 };
 use crate::state::graph;
-
-/// What happens to an association that is deleted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
-    /// The association is hidden: lists and counts do not contain it any more, [`assoc_get`] still returns it.
-    Hide,
-    /// The association is removed.
-    Remove,
-}
-
-/// Which associations [`assoc_range`] returns.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
-    /// The times.
-    pub bounds: TimeBounds,
-    /// Number of associations to skip, from the newest one.
-    pub offset: u64,
-    /// Maximum number of associations.
-    pub limit: u64,
-}
-
-impl Range {
-    /// Returns the range of the newest associations.
-    pub fn newest(limit: u64) -> Self {
-        Self {
-            bounds: TimeBounds::default(),
-            offset: 0,
-            limit,
-        }
-    }
-}
 
 /// Reads a node. The continuation receives `None` if it was deleted.
 pub fn obj_get(worker: &mut Worker, tx: TxHandle, node: FatPointer, cont: NodeCont) {
@@ -66,8 +36,7 @@ pub fn obj_update(
     new: NodeData<'_>,
     cont: ChangedCont,
 ) {
-    let checked = graph(worker).check_node(&new);
-    let op = checked.map(|()| Op::SetNode(new));
+    let op = graph(worker).set_op(new);
     begin(worker, tx, node, op, AnyCont::Changed(cont));
 }
 
@@ -88,16 +57,7 @@ pub fn assoc_add(
     now: u64,
     cont: PutCont,
 ) {
-    let unique = graph(worker).check_assoc(assoc_type, &assoc);
-    let op = unique.map(|unique| {
-        Op::Put(PutOp {
-            assoc_type,
-            assoc,
-            now,
-            unique,
-            bare: false,
-        })
-    });
+    let op = graph(worker).put_op(assoc_type, assoc, now);
     begin(worker, tx, node, op, AnyCont::Put(cont));
 }
 
@@ -107,42 +67,27 @@ pub fn assoc_delete(
     worker: &mut Worker,
     tx: TxHandle,
     node: FatPointer,
-    (assoc_type, id2): (u32, u64),
+    assoc: (u32, u64),
     deletion: Deletion,
     now: u64,
     cont: ChangedCont,
 ) {
-    let known = graph(worker).schema.assoc(assoc_type).map(|_| ());
-    let op = known.map(|()| Op::Delete {
-        assoc_type,
-        id2,
-        now,
-        removes: deletion == Deletion::Remove,
-    });
+    let op = graph(worker).delete_op(assoc, deletion, now);
     begin(worker, tx, node, op, AnyCont::Changed(cont));
 }
 
-/// Changes the type of a visible association from `from` to `to`. An association of the new type to the same node is
+/// Changes the type of a visible association from the first of `types` to the second. An association of the new type to the same node is
 /// replaced. The continuation receives whether there was such an association.
 pub fn assoc_change_type(
     worker: &mut Worker,
     tx: TxHandle,
     node: FatPointer,
-    (from, to): (u32, u32),
+    types: (u32, u32),
     id2: u64,
     now: u64,
     cont: ChangedCont,
 ) {
-    let unique = graph(worker).check_change(from, to);
-    let op = unique.map(|unique| {
-        Op::ChangeType(ChangeOp {
-            from,
-            to,
-            id2,
-            now,
-            unique,
-        })
-    });
+    let op = graph(worker).change_op(types, id2, now);
     begin(worker, tx, node, op, AnyCont::Changed(cont));
 }
 
@@ -156,13 +101,8 @@ pub fn assoc_get(
     bounds: TimeBounds,
     cont: AssocsCont,
 ) {
-    let checked = graph(worker).check_bounds(assoc_type, bounds);
     let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-    let op = checked.map(|bounds| Op::Get {
-        assoc_type,
-        bounds,
-        ids: &ids,
-    });
+    let op = graph(worker).get_op(assoc_type, &ids, bounds);
     begin(worker, tx, node, op, AnyCont::Assocs(cont));
 }
 
@@ -188,15 +128,7 @@ pub fn assoc_range(
     range: Range,
     cont: AssocsCont,
 ) {
-    let checked = graph(worker).check_bounds(assoc_type, range.bounds);
-    let op = checked.map(|bounds| {
-        Op::Range(RangeOp {
-            assoc_type,
-            bounds,
-            offset: range.offset,
-            limit: range.limit,
-        })
-    });
+    let op = graph(worker).range_op(assoc_type, range).map(Op::Range);
     begin(worker, tx, node, op, AnyCont::Assocs(cont));
 }
 

@@ -7,23 +7,13 @@ use farm_graph::ids::Place;
 use farm_graph::tasks::{OwnedAssoc, OwnedNode};
 use farm_graph::tx::{Deletion, Range};
 use farm_graph::{
-    Assoc, Count, GraphError, NewNode, NodeData, Put, TimeBounds, head_counters, ops,
-    owner_counters,
+    Assoc, Count, GraphError, NewNode, Put, TimeBounds, head_counters, ops, owner_counters,
 };
 use farm_testing::TestCluster;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::common::{FRIEND, PERSON, PLAIN, SPOUSE, ask, assocs_cont, cluster, node_cont};
-
-fn person(data: &[u8]) -> NodeData<'_> {
-    NodeData {
-        node_type: PERSON,
-        version: 1,
-        time: 2,
-        data,
-    }
-}
+use crate::common::{FRIEND, PLAIN, SPOUSE, ask, assocs_cont, cluster, node_cont, person};
 
 fn add(cluster: &TestCluster, machine: usize, id: Option<u64>) -> Result<NewNode, GraphError> {
     let place = Place { id, near: None };

@@ -6,8 +6,8 @@ use farm_core::config::Config;
 use farm_core::worker::{Cont, Worker};
 use farm_graph::tasks::{OwnedAssoc, OwnedNode};
 use farm_graph::{
-    AssocType, Assocs, AssocsCont, GraphError, GraphSpec, Node, NodeCont, NodeType, Schema,
-    open_all,
+    AssocType, Assocs, AssocsCont, GraphError, GraphSpec, Node, NodeCont, NodeData, NodeType,
+    Schema, open_all,
 };
 use farm_kv::TableSpec;
 use farm_testing::TestCluster;
@@ -120,4 +120,14 @@ pub(crate) fn assocs_cont(
         cont.resume(worker, found.map_err(GraphError::clone));
     };
     AssocsCont::new(copy, ())
+}
+
+/// Returns the properties of a person.
+pub(crate) fn person(data: &[u8]) -> NodeData<'_> {
+    NodeData {
+        node_type: PERSON,
+        version: 1,
+        time: 2,
+        data,
+    }
 }

@@ -12,7 +12,7 @@ use farm_txn::{Handle, TxError, block_on};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::common::{CHILD, FRIEND, PARENT, PERSON, PLAIN, SPOUSE, cluster};
+use crate::common::{CHILD, FRIEND, PARENT, PERSON, PLAIN, SPOUSE, cluster, person};
 
 const TYPES: [u32; 5] = [PLAIN, PARENT, CHILD, FRIEND, SPOUSE];
 
@@ -22,15 +22,6 @@ fn inverse(assoc_type: u32) -> Option<u32> {
         CHILD => Some(PARENT),
         FRIEND => Some(FRIEND),
         _ => None,
-    }
-}
-
-fn person(data: &[u8]) -> NodeData<'_> {
-    NodeData {
-        node_type: PERSON,
-        version: 1,
-        time: 2,
-        data,
     }
 }
 
