@@ -3,14 +3,17 @@
 use std::sync::mpsc::Sender;
 
 use farm_core::config::Config;
+use farm_core::object::FatPointer;
 use farm_core::worker::{Cont, Worker};
-use farm_graph::tasks::{OwnedAssoc, OwnedNode};
+use farm_graph::ids::Place;
+use farm_graph::tasks::{self, OwnedAssoc, OwnedNode};
 use farm_graph::{
     AssocType, Assocs, AssocsCont, GraphError, GraphSpec, Node, NodeCont, NodeData, NodeType,
     Schema, open_all,
 };
 use farm_kv::TableSpec;
 use farm_testing::TestCluster;
+use farm_txn::{Handle, TxError, block_on};
 
 /// Types of associations: without an inverse; each other's inverses; its own inverse; at most one of a node.
 pub(crate) const PLAIN: u32 = 1;
@@ -130,4 +133,24 @@ pub(crate) fn person(data: &[u8]) -> NodeData<'_> {
         time: 2,
         data,
     }
+}
+
+/// Creates nodes on all machines in turn.
+pub(crate) fn people(cluster: &TestCluster, count: u64) -> Vec<(u64, FatPointer)> {
+    let machines = cluster.machines.len();
+    let added = (0..count).map(|number| {
+        let machine = &cluster.machines[number as usize % machines];
+        let added = block_on(machine, 0, async move |farm: Handle| {
+            let mut tx = farm.begin();
+            let place = Place {
+                id: Some(100 + number),
+                near: None,
+            };
+            let added = tasks::obj_add(&mut tx, place, person(b"")).await?;
+            tx.commit().await?;
+            Ok::<_, TxError>((added.id, added.node))
+        });
+        added.unwrap().unwrap()
+    });
+    added.collect()
 }

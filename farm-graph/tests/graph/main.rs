@@ -2,4 +2,5 @@
 
 mod alone;
 mod common;
+mod concurrent;
 mod transactions;

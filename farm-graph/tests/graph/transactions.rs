@@ -7,12 +7,11 @@ use farm_graph::ids::Place;
 use farm_graph::tasks::{self, OwnedAssoc};
 use farm_graph::tx::{Deletion, Range};
 use farm_graph::{Assoc, GraphError, NodeData, Put, TimeBounds};
-use farm_testing::TestCluster;
 use farm_txn::{Handle, TxError, block_on};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::common::{CHILD, FRIEND, PARENT, PERSON, PLAIN, SPOUSE, cluster, person};
+use crate::common::{CHILD, FRIEND, PARENT, PERSON, PLAIN, SPOUSE, cluster, people, person};
 
 const TYPES: [u32; 5] = [PLAIN, PARENT, CHILD, FRIEND, SPOUSE];
 
@@ -310,26 +309,6 @@ async fn compare(
         }
     }
     tx.commit().await
-}
-
-/// Creates nodes on all machines in turn.
-fn people(cluster: &TestCluster, count: u64) -> Vec<(u64, FatPointer)> {
-    let machines = cluster.machines.len();
-    let added = (0..count).map(|number| {
-        let machine = &cluster.machines[number as usize % machines];
-        let added = block_on(machine, 0, async move |farm: Handle| {
-            let mut tx = farm.begin();
-            let place = Place {
-                id: Some(100 + number),
-                near: None,
-            };
-            let added = tasks::obj_add(&mut tx, place, person(b"")).await?;
-            tx.commit().await?;
-            Ok::<_, TxError>((added.id, added.node))
-        });
-        added.unwrap().unwrap()
-    });
-    added.collect()
 }
 
 #[test]
