@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use farm_core::ids::WorkerRef;
 use farm_kv::KvError;
 use farm_txn::TxError;
 
@@ -57,11 +56,6 @@ pub enum GraphError {
     /// The id belongs to another node.
     #[error("another node has the id {0}")]
     IdTaken(u64),
-    /// The graph is not open on this worker.
-    #[error(
-        "the graph is not open on worker {0}: open it on every worker of the cluster, and use it when that has succeeded"
-    )]
-    NotOpen(WorkerRef),
     /// Each try of the operation met a conflict with another transaction.
     #[error("every try of the operation conflicted with another transaction")]
     Conflict,

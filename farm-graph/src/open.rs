@@ -1,11 +1,11 @@
 //! Opens the graph on a worker.
 
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 
 use farm_core::machine::Machine;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::{KvError, TableId};
+use slab::Slab;
 
 use crate::GraphError;
 use crate::ship;
@@ -14,29 +14,41 @@ use crate::state::{Graph, GraphSpec, ID_VALUE_BYTES};
 /// Sizes of pages that a graph can have.
 const PAGE_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=256 << 10;
 
+/// Maximum number of lists in the cache of a worker.
+const MAX_CACHED_HEADS: usize = 1 << 24;
+
 /// An opening in progress.
 struct Opening {
     spec: GraphSpec,
     cont: Cont<Result<(), GraphError>>,
 }
 
+/// All openings in progress on a worker.
+struct Openings(Slab<Opening>);
+
 /// Attaches the graph store to a worker, on top of [`farm_txn::attach`] and [`farm_kv::attach`].
 pub fn attach(worker: &mut Worker) {
+    worker.put_layer(Box::new(Openings(Slab::new())));
     worker.register(ship::OPERATION, ship::handle);
 }
 
-/// Opens the graph of the cluster on a worker to which it is [attached](attach). Every worker of
-/// the cluster must open it, with the same specification. The continuation is called from the event loop, when this
-/// worker can use the graph. A cluster has one graph.
+/// Opens the graph of the cluster on a worker to which it is [attached](attach). Every worker of the cluster must open it,
+/// with the same specification. The continuation is called from the event loop, when this worker can use the graph. A
+/// cluster has one graph: if it is open already, it is not opened again.
 ///
-/// The continuation receives [`GraphError::Spec`], or the error of the table of ids.
+/// The continuation receives [`GraphError::Spec`] if no such graph is possible, or if the graph is open with another
+/// specification; or the error of the table of ids.
+///
+/// # Panics
+/// If the graph store is not attached to the worker.
 pub fn open(worker: &mut Worker, spec: GraphSpec, cont: Cont<Result<(), GraphError>>) {
-    let ids = spec.ids;
-    let possible = check(&spec);
-    worker.put_layer(Box::new(Opening { spec, cont }));
+    let (ids, possible) = (spec.ids, check(&spec).is_ok());
+    let openings = worker.layer::<Openings>();
+    let openings = openings.expect("attach the graph store to the worker before you open it");
+    let key = openings.0.insert(Opening { spec, cont });
     match possible {
-        Ok(()) => farm_kv::open(worker, ids, Cont::new(opened, ())),
-        Err(_) => worker.defer(Cont::new(refuse, ())),
+        true => farm_kv::open(worker, ids, Cont::new(opened, key)),
+        false => worker.defer(Cont::new(refuse, key)),
     }
 }
 
@@ -45,6 +57,12 @@ fn check(spec: &GraphSpec) -> Result<(), GraphError> {
         let (page, least, most) = (spec.page_bytes, PAGE_BYTES.start(), PAGE_BYTES.end());
         return Err(GraphError::Spec(format!(
             "page_bytes is {page}, but pages have between {least} and {most} bytes"
+        )));
+    }
+    if spec.cached_heads > MAX_CACHED_HEADS {
+        return Err(GraphError::Spec(format!(
+            "cached_heads is {}, but a worker caches at most {MAX_CACHED_HEADS} lists",
+            spec.cached_heads
         )));
     }
     if spec.ids.value_bytes != ID_VALUE_BYTES {
@@ -56,17 +74,31 @@ fn check(spec: &GraphSpec) -> Result<(), GraphError> {
     Ok(())
 }
 
-fn refuse(worker: &mut Worker, (): (), (): ()) {
-    let Opening { spec, cont } = *worker.take_layer::<Opening>();
+fn take(worker: &mut Worker, key: usize) -> Opening {
+    let openings = worker.layer::<Openings>();
+    openings.expect("`open` has found the layer").0.remove(key)
+}
+
+fn refuse(worker: &mut Worker, key: usize, (): ()) {
+    let Opening { spec, cont } = take(worker, key);
     cont.resume(worker, check(&spec));
 }
 
-fn opened(worker: &mut Worker, (): (), ids: Result<TableId, KvError>) {
-    let Opening { spec, cont } = *worker.take_layer::<Opening>();
-    let opened = ids.map_err(GraphError::from).map(|ids| {
-        let schema = Arc::new(spec.schema.clone());
-        worker.put_layer(Box::new(Graph::new(schema, &spec, ids)));
-    });
+fn opened(worker: &mut Worker, key: usize, ids: Result<TableId, KvError>) {
+    let Opening { spec, cont } = take(worker, key);
+    let opened = ids
+        .map_err(GraphError::from)
+        .and_then(|ids| match worker.layer::<Graph>() {
+            None => {
+                worker.put_layer(Box::new(Graph::new(spec, ids)));
+                Ok(())
+            }
+            Some(open) if open.spec == spec => Ok(()),
+            Some(_) => {
+                let why = "the graph is open on this worker with another specification".to_owned();
+                Err(GraphError::Spec(why))
+            }
+        });
     cont.resume(worker, opened);
 }
 

@@ -41,10 +41,27 @@ pub struct AssocType {
 
 /// The types of a graph. Operations on other types are refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(try_from = "Types")]
 pub struct Schema {
     nodes: Vec<NodeType>,
     assocs: Vec<AssocType>,
+}
+
+/// The types of a schema that was not checked yet.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Types {
+    nodes: Vec<NodeType>,
+    #[serde(default)]
+    assocs: Vec<AssocType>,
+}
+
+impl TryFrom<Types> for Schema {
+    type Error = GraphError;
+
+    fn try_from(types: Types) -> Result<Self, GraphError> {
+        Self::new(types.nodes, types.assocs)
+    }
 }
 
 impl Schema {
@@ -154,6 +171,20 @@ mod tests {
         assert_eq!(schema.assoc(7).unwrap().inverse, Some(3));
         assert!(matches!(schema.node(3), Err(GraphError::NodeType(3))));
         assert!(matches!(schema.assoc(2), Err(GraphError::AssocType(2))));
+    }
+
+    #[test]
+    fn a_schema_that_is_read_is_checked() {
+        let read = |text: &str| serde_json::from_str::<Schema>(text);
+        let two = r#"{"nodes": [{"id": 2, "name": "b"}, {"id": 1, "name": "a", "lists": 9}]}"#;
+        let schema = read(two).unwrap();
+        assert_eq!(
+            (schema.node(1).unwrap().lists, schema.node(2).unwrap().lists),
+            (9, 2)
+        );
+        let twice = r#"{"nodes": [{"id": 1, "name": "b"}, {"id": 1, "name": "a"}]}"#;
+        assert!(read(twice).unwrap_err().to_string().contains("same number"));
+        assert!(read(r#"{"nodes": [], "edges": []}"#).is_err());
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::pending::{AnyCont, Shipped};
 use crate::queue::Waiter;
 use crate::solo;
 use crate::state::{Graph, graph};
-use crate::wire::{MESSAGE_HEADER_BYTES, Reply, node_of, op_of};
+use crate::wire::{MESSAGE_HEADER_BYTES, node_of, op_of};
 
 /// Message id of an operation, sent to the owner of its node.
 pub(crate) const OPERATION: MessageId = MessageId(MessageId::GRAPH);
@@ -127,7 +127,7 @@ fn fail(worker: &mut Worker, key: usize, (): ()) {
 fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
     let mut shipped = graph(worker).shipped.remove(key);
     match reply {
-        // The result is too long for a message.
+        // The result is too long for a message, or the owner has not opened the graph yet.
         Ok([]) => {
             let node = node_of(&shipped.body);
             let node = node.expect("the message was encoded by this worker");
@@ -150,13 +150,11 @@ fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
 /// Handles an operation that another worker has sent.
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let me = worker.me();
-    if worker.layer::<Graph>().is_none() {
-        // The sender has opened the graph before this worker.
-        let mut reply = Reply::default();
-        reply.refused(&GraphError::NotOpen(me));
-        return worker.reply(request, &[reply.bytes()]);
-    }
     let (node, op) = (node_of(body), op_of(body));
+    if let (Some(_), Some(_), None) = (node, op, worker.layer::<Graph>()) {
+        // The sender has opened the graph before this worker. It makes the operation itself.
+        return worker.reply(request, &[]);
+    }
     let is_own = node.is_some_and(|node| owner_of(worker, node) == me);
     if !is_own || !op.is_some_and(|op| graph(worker).is_of_one_node(&op)) {
         let from = request.from;

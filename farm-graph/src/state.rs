@@ -21,7 +21,7 @@ use crate::wire::Reply;
 use crate::{GraphError, MAX_NODE_BYTES};
 
 /// A graph: its types, and how it is stored.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct GraphSpec {
     /// The types of nodes and of associations.
     pub schema: Schema,
@@ -39,6 +39,7 @@ pub const ID_VALUE_BYTES: usize = 16;
 
 /// State of the graph store on one worker.
 pub(crate) struct Graph {
+    pub(crate) spec: GraphSpec,
     pub(crate) schema: Arc<Schema>,
     pub(crate) limits: Limits,
     pub(crate) ids: TableId,
@@ -71,9 +72,9 @@ pub(crate) struct Graph {
 }
 
 impl Graph {
-    pub(crate) fn new(schema: Arc<Schema>, spec: &GraphSpec, ids: TableId) -> Self {
+    pub(crate) fn new(spec: GraphSpec, ids: TableId) -> Self {
         Self {
-            schema,
+            schema: Arc::new(spec.schema.clone()),
             limits: Limits {
                 page_bytes: spec.page_bytes,
             },
@@ -94,6 +95,7 @@ impl Graph {
             bodies: Vec::new(),
             replies: Vec::new(),
             ids_given: 0,
+            spec,
         }
     }
 

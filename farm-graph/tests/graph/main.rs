@@ -3,4 +3,5 @@
 mod alone;
 mod common;
 mod concurrent;
+mod open;
 mod transactions;
