@@ -60,8 +60,7 @@ fn run(worker: &mut Worker, key: usize, (): ()) {
         Err(EditError::Missing(Missing::Object(pointer))) => {
             api::read_pointer(worker, tx, pointer, Cont::new(fetched, key));
         }
-        Err(EditError::Missing(Missing::New(class, near))) => {
-            let bytes = class.payload_capacity();
+        Err(EditError::Missing(Missing::New(bytes, near))) => {
             let near = Some(near).filter(|near| !near.is_null());
             api::alloc(worker, tx, bytes, near, Cont::new(allocated, key));
         }

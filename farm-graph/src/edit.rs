@@ -5,7 +5,7 @@
 //! [`EditError::Missing`]; the caller adds that object to the transaction and makes the whole edit again. Only a
 //! complete edit is written to the transaction ([`Work::apply`]), so that an edit that fails has changed nothing.
 
-use farm_core::alloc::{SizeClass, class_for_payload};
+use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
 use farm_core::object::FatPointer;
 use farm_txn::{ObjectId, Tx, TxError};
@@ -18,8 +18,8 @@ use crate::GraphError;
 pub(crate) enum Missing {
     /// An existing object.
     Object(FatPointer),
-    /// A new object of this class, near this address; [`Work::add_spare`] receives it.
-    New(SizeClass, Address),
+    /// A new object for a payload of this length, near this address; [`Work::add_spare`] receives it.
+    New(usize, Address),
 }
 
 /// Why an edit was not made. It has changed nothing.
@@ -155,7 +155,7 @@ impl Edit<'_> {
         let work = &mut *self.work;
         let of_class = |object: &ObjectId| self.tx.class(*object) == class;
         let Some(spare) = work.spares[work.used..].iter().position(of_class) else {
-            return Err(EditError::Missing(Missing::New(class, self.near)));
+            return Err(EditError::Missing(Missing::New(bytes, self.near)));
         };
         work.spares.swap(work.used, work.used + spare);
         let object = work.spares[work.used];

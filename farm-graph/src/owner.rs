@@ -136,8 +136,7 @@ fn complete(
             Err(EditError::Missing(Missing::Object(pointer))) => {
                 tx.read_pointer(worker, pointer)?;
             }
-            Err(EditError::Missing(Missing::New(class, near))) => {
-                let bytes = class.payload_capacity();
+            Err(EditError::Missing(Missing::New(bytes, near))) => {
                 work.add_spare(tx.alloc(worker, bytes, Some(near))?);
             }
             Err(EditError::Failed(error)) => return Err(error),

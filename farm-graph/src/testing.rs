@@ -37,9 +37,9 @@ pub(crate) fn complete<T>(
         };
         match missing {
             Missing::Object(pointer) => _ = tx.read_pointer(worker, pointer).unwrap(),
-            Missing::New(class, near) => {
+            Missing::New(bytes, near) => {
                 let near = (!near.is_null()).then_some(near);
-                let object = tx.alloc(worker, class.payload_capacity(), near).unwrap();
+                let object = tx.alloc(worker, bytes, near).unwrap();
                 work.add_spare(object);
             }
         }

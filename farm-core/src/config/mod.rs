@@ -290,7 +290,7 @@ impl Default for RingsConfig {
         RingsConfig {
             ring_bytes: MIB,
             max_message_bytes: 64 * KIB,
-            log_bytes: 4 * MIB,
+            log_bytes: 8 * MIB,
             checksums: false,
         }
     }

@@ -7,13 +7,16 @@ use farm_graph::ids::Place;
 use farm_graph::tasks::{OwnedAssoc, OwnedNode};
 use farm_graph::tx::{Deletion, Range};
 use farm_graph::{
-    Assoc, Count, GraphError, NewNode, Put, TimeBounds, head_counters, ops, owner_counters,
+    Assoc, Count, GraphError, MAX_NODE_BYTES, NewNode, Put, TimeBounds, head_counters, ops,
+    owner_counters,
 };
 use farm_testing::TestCluster;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::common::{FRIEND, PLAIN, SPOUSE, ask, assocs_cont, cluster, node_cont, person};
+use crate::common::{
+    FRIEND, PLAIN, SPOUSE, ask, assocs_cont, cluster, cluster_with_defaults, node_cont, person,
+};
 
 fn add(cluster: &TestCluster, machine: usize, id: Option<u64>) -> Result<NewNode, GraphError> {
     let place = Place { id, near: None };
@@ -152,6 +155,33 @@ fn nodes_and_associations_are_written_and_read_from_every_machine() {
     assert_eq!(count(&cluster, 0, bob.node, SPOUSE).count, 1);
     let left = cluster.on_all(farm_graph::left_over);
     assert!(left.iter().all(Option::is_none), "{left:?}");
+    cluster.stop();
+}
+
+#[test]
+fn long_data_is_written_and_read_from_every_machine() {
+    let cluster = cluster_with_defaults("graph-long", 2);
+    let node = add(&cluster, 0, None).unwrap().node;
+    for bytes in [2000, 40_000, MAX_NODE_BYTES, 10] {
+        for from in [0, 1] {
+            let long = vec![from as u8; bytes];
+            let update = ask(&cluster, (from, 0), {
+                let long = long.clone();
+                move |worker, cont| ops::obj_update(worker, node, person(&long), cont)
+            });
+            assert!(update.unwrap());
+            for reader in [0, 1] {
+                assert!(get(&cluster, reader, node).unwrap().data == long);
+            }
+        }
+    }
+    let longer = ask(&cluster, (1, 0), move |worker, cont| {
+        let data = vec![0; MAX_NODE_BYTES + 1];
+        ops::obj_update(worker, node, person(&data), cont);
+    });
+    let error = longer.unwrap_err();
+    assert!(matches!(error, GraphError::TooLong { .. }), "{error}");
+    assert_eq!(get(&cluster, 0, node).unwrap().data.len(), 10);
     cluster.stop();
 }
 

@@ -61,12 +61,27 @@ pub(crate) fn spec(page_bytes: usize) -> GraphSpec {
     }
 }
 
+/// Starts machines of one worker each with the default limits of messages and records, with an open graph.
+pub(crate) fn cluster_with_defaults(name: &str, machines: u16) -> TestCluster {
+    let mut config = Config::default_for(machines, 1);
+    (config.memory.region_bytes, config.memory.per_machine_bytes) = (32 << 20, 64 << 20);
+    config
+        .machines
+        .iter_mut()
+        .for_each(|machine| machine.cores.clear());
+    start(name, config, 8192)
+}
+
 /// Starts machines of one worker each, with an open graph.
 pub(crate) fn cluster(name: &str, machines: u16, page_bytes: usize) -> TestCluster {
     let mut config = Config::tiny_for(machines, 1);
     // One transaction of a test writes many pages.
     config.rings.log_bytes = 1 << 20;
     config.rings.ring_bytes = 64 << 10;
+    start(name, config, page_bytes)
+}
+
+fn start(name: &str, config: Config, page_bytes: usize) -> TestCluster {
     let cluster = TestCluster::start(name, config, |worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);

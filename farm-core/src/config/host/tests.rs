@@ -45,12 +45,12 @@ fn the_need_counts_regions_rings_and_processes() {
     assert_eq!(need.regions_bytes, 12 * GIB);
     assert_eq!(
         need.rings_bytes,
-        33 * MIB,
+        57 * MIB,
         "three sending workers, three receiving machines, two of which have a log"
     );
     assert_eq!(need.process_bytes, 3 * 24 * MIB);
     let one = MemoryNeed::of_machine(&config(), MachineId::new(2).expect("an id"));
-    assert_eq!((one.regions_bytes, one.rings_bytes), (4 * GIB, 11 * MIB));
+    assert_eq!((one.regions_bytes, one.rings_bytes), (4 * GIB, 19 * MIB));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn more_than_the_host_has_is_refused_with_numbers_and_advice() {
     ));
     assert_eq!(
         error.to_string(),
-        "3 machine(s) may take 12.1 GiB of memory (12 GiB of regions, 33 MiB of rings, about 72 MiB \
+        "3 machine(s) may take 12.1 GiB of memory (12 GiB of regions, 57 MiB of rings, about 72 MiB \
          for the processes), but the host has only 8 GiB of memory available, of 16 GiB in total; lower \
          memory.per_machine_bytes to at most \"2GiB\", or use fewer machines"
     );
@@ -98,7 +98,7 @@ fn more_than_the_cgroup_leaves_is_refused() {
     );
     assert!(
         text.contains(
-            "lower memory.region_bytes and memory.per_machine_bytes to at most \"1671MiB\""
+            "lower memory.region_bytes and memory.per_machine_bytes to at most \"1663MiB\""
         ),
         "not even one region fits: {text}"
     );
@@ -265,7 +265,7 @@ fn hugetlbfs_memory_does_not_count_against_the_host() {
     assert!(text.contains("has only 11 GiB of free space"), "{text}");
     assert!(
         text.ends_with(
-            "or enlarge the pool of huge pages by 529 pages (farm doctor prints the command)"
+            "or enlarge the pool of huge pages by 541 pages (farm doctor prints the command)"
         ),
         "{text}"
     );

@@ -273,7 +273,7 @@ fn a_kernel_without_transparent_huge_pages_gets_the_commands_for_a_pool() {
         free: 0,
     }];
     let commands = about(&facts, &config(), "huge pages").commands;
-    assert_eq!(commands[1], "sudo sysctl -w vm.nr_hugepages=6161");
+    assert_eq!(commands[1], "sudo sysctl -w vm.nr_hugepages=6173");
     assert_eq!(
         commands[2],
         "sudo mount -t hugetlbfs -o mode=1777 farm /mnt/farm-huge"
@@ -500,11 +500,11 @@ fn with_rdma_devices_the_directory_is_not_checked() {
     assert_eq!(about(&facts, &config, "memory").level, Level::Ok);
     let finding = about(&facts, &config, "huge pages");
     assert_eq!(finding.level, Level::Advice);
-    assert_eq!(finding.commands, ["sudo sysctl -w vm.nr_hugepages=6161"]);
+    assert_eq!(finding.commands, ["sudo sysctl -w vm.nr_hugepages=6173"]);
     facts.huge_page_pools = vec![HugePagePool {
         page_bytes: 2 << 20,
-        total: 6161,
-        free: 6161,
+        total: 6173,
+        free: 6173,
     }];
     assert_eq!(about(&facts, &config, "huge pages").level, Level::Ok);
     facts.huge_page_pools.clear();
