@@ -26,9 +26,13 @@ struct Opening {
 /// All openings in progress on a worker.
 struct Openings(Slab<Opening>);
 
+/// The threads that wait until a worker has opened the graph.
+struct Waiting(Slab<Sender<Result<(), GraphError>>>);
+
 /// Attaches the graph store to a worker, on top of [`farm_txn::attach`] and [`farm_kv::attach`].
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::new(Openings(Slab::new())));
+    worker.put_layer(Box::new(Waiting(Slab::new())));
     worker.register(ship::OPERATION, ship::handle);
 }
 
@@ -110,10 +114,13 @@ pub fn open_all<'a>(
     machines: impl IntoIterator<Item = &'a Machine>,
     spec: &GraphSpec,
 ) -> Result<(), GraphError> {
-    struct Waiting(Sender<Result<(), GraphError>>);
-    fn tell(worker: &mut Worker, (): (), result: Result<(), GraphError>) {
+    fn waiting(worker: &mut Worker) -> &mut Waiting {
+        let waiting = worker.layer::<Waiting>();
+        waiting.expect("attach the graph store to the worker before you open it")
+    }
+    fn report(worker: &mut Worker, key: usize, result: Result<(), GraphError>) {
         // The thread that waited has returned if another worker has failed.
-        let _ = worker.take_layer::<Waiting>().0.send(result);
+        let _ = waiting(worker).0.remove(key).send(result);
     }
     let stopped = |error: farm_core::machine::MachineError| GraphError::Refused(error.to_string());
     let mut answers = Vec::new();
@@ -123,8 +130,8 @@ pub fn open_all<'a>(
             let spec = spec.clone();
             machine
                 .submit(index, move |worker| {
-                    worker.put_layer(Box::new(Waiting(send)));
-                    open(worker, spec, Cont::new(tell, ()));
+                    let key = waiting(worker).0.insert(send);
+                    open(worker, spec, Cont::new(report, key));
                 })
                 .map_err(stopped)?;
             answers.push((machine, answer));

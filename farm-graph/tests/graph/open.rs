@@ -1,4 +1,7 @@
 //! Opening the graph.
+//!
+//! After an error of one worker, `open_all` returned while other workers were still opening the graph, and the next
+//! call replaced the place for their results: a worker panicked when the second result arrived.
 
 use farm_graph::{GraphError, GraphSpec, open_all};
 
