@@ -1,16 +1,18 @@
 //! Makes operations in transactions, and adds the objects that they need, from any machine.
 
 use farm_core::object::FatPointer;
-use farm_core::worker::{AddressError, Cont, Worker};
+use farm_core::worker::{Cont, Worker};
 use farm_kv::Change;
 use farm_kv::shard::Changed;
-use farm_txn::{Abort, ObjectId, Tx, TxError, TxHandle, api, retry};
+use farm_txn::{ObjectId, Tx, TxError, TxHandle, api, retry};
 
 use crate::bytes::pointer_bytes;
-use crate::edit::{EditError, Missing};
+use crate::complete::{Incomplete, complete};
+use crate::edit::Missing;
 use crate::ids::key as id_key;
 use crate::op::{NewNode, Op, Outcome};
 use crate::pending::{AnyCont, Buffers, Pending};
+use crate::refuse::refuse;
 use crate::state::graph;
 use crate::wire::Reply;
 use crate::{GraphError, node};
@@ -23,9 +25,14 @@ pub(crate) fn begin(
     op: Result<Op<'_>, GraphError>,
     cont: AnyCont,
 ) {
-    let mut buffers = graph(worker).take_buffers();
-    let refused = op.map(|op| op.encode(&mut buffers.body)).err();
-    begin_encoded(worker, tx, node, buffers, refused, cont);
+    match op {
+        Ok(op) => {
+            let mut buffers = graph(worker).take_buffers();
+            op.encode(&mut buffers.body);
+            begin_encoded(worker, tx, node, buffers, cont);
+        }
+        Err(error) => refuse(worker, cont, error),
+    }
 }
 
 /// Begins the operation that is encoded in its buffers.
@@ -34,7 +41,6 @@ pub(crate) fn begin_encoded(
     tx: TxHandle,
     node: FatPointer,
     buffers: Buffers,
-    refused: Option<GraphError>,
     cont: AnyCont,
 ) {
     let key = graph(worker).in_tx.insert(Pending {
@@ -42,29 +48,31 @@ pub(crate) fn begin_encoded(
         node,
         buffers,
         cont,
-        refused,
     });
     worker.defer(Cont::new(run, key));
 }
 
 /// Attempts an operation with the objects that the transaction has.
 fn run(worker: &mut Worker, key: usize, (): ()) {
-    let pending = &mut graph(worker).in_tx[key];
-    if let Some(error) = pending.refused.take() {
-        return end(worker, key, Err(error));
-    }
-    let tx = pending.tx;
+    let tx = graph(worker).in_tx[key].tx;
     let tried = api::with(worker, tx, |tx, worker| attempt(worker, tx, key));
-    match tried.unwrap_or_else(|error| Err(error.into())) {
+    let ended = |error: TxError| {
+        Err(Incomplete {
+            error: error.into(),
+            missing: None,
+        })
+    };
+    match tried.unwrap_or_else(ended) {
         Ok(()) => finish(worker, key),
-        Err(EditError::Missing(Missing::Object(pointer))) => {
-            api::read_pointer(worker, tx, pointer, Cont::new(fetched, key));
-        }
-        Err(EditError::Missing(Missing::New(bytes, near))) => {
-            let near = Some(near).filter(|near| !near.is_null());
-            api::alloc(worker, tx, bytes, near, Cont::new(allocated, key));
-        }
-        Err(EditError::Failed(error)) => end(worker, key, Err(error)),
+        Err(Incomplete {
+            missing: Some(Missing::Object(pointer)),
+            ..
+        }) => api::read_pointer(worker, tx, pointer, Cont::new(fetched, key)),
+        Err(Incomplete {
+            missing: Some(Missing::New(bytes, near)),
+            ..
+        }) => api::alloc(worker, tx, bytes, Some(near), Cont::new(allocated, key)),
+        Err(Incomplete { error, .. }) => end(worker, key, Err(error)),
     }
 }
 
@@ -85,43 +93,18 @@ fn allocated(worker: &mut Worker, key: usize, result: Result<ObjectId, TxError>)
     }
 }
 
-fn attempt(worker: &mut Worker, tx: &mut Tx, key: usize) -> Result<(), EditError> {
+fn attempt(worker: &mut Worker, tx: &mut Tx, key: usize) -> Result<(), Incomplete> {
     let state = graph(worker);
     let (schema, limits) = (state.schema.clone(), state.limits);
     let pending = &mut state.in_tx[key];
     let (node, mut buffers) = (pending.node, std::mem::take(&mut pending.buffers));
-    let made = complete(worker, tx, |tx| {
-        let op = Op::decode(&buffers.body).expect("the operation was encoded by this worker");
-        let mut edit = buffers.work.begin(tx, node.address);
-        op.make(&mut edit, (&schema, limits), node, &mut buffers.reply)
+    let Buffers { body, reply, work } = &mut buffers;
+    let op = Op::decode(body).expect("the operation was encoded by this worker");
+    let made = complete(worker, tx, work, node.address, |edit| {
+        op.make(edit, (&schema, limits), node, reply)
     });
-    if made.is_ok() {
-        buffers.work.apply(tx);
-    }
     graph(worker).in_tx[key].buffers = buffers;
     made
-}
-
-/// Makes an edit, and adds the objects of this machine that it lacks to the transaction.
-fn complete(
-    worker: &mut Worker,
-    tx: &mut Tx,
-    mut make: impl FnMut(&Tx) -> Result<(), EditError>,
-) -> Result<(), EditError> {
-    loop {
-        let missing = make(tx);
-        let Err(EditError::Missing(Missing::Object(pointer))) = missing else {
-            return missing;
-        };
-        match tx.read_pointer(worker, pointer) {
-            Ok(_) => {}
-            // The object is on another machine, or locked for now.
-            Err(
-                TxError::Address(AddressError::Elsewhere { .. }) | TxError::Abort(Abort::Locked(_)),
-            ) => return missing,
-            Err(error) => return Err(error.into()),
-        }
-    }
 }
 
 /// Ends an operation: calls its continuation with its result.

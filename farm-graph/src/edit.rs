@@ -3,7 +3,7 @@
 //! An edit is a change of the graph as a value: it works on the objects that a transaction has, and does no input or
 //! output. It changes copies of the objects. If the transaction lacks an object, the edit ends with
 //! [`EditError::Missing`]; the caller adds that object to the transaction and makes the whole edit again. Only a
-//! complete edit is written to the transaction ([`Work::apply`]), so that an edit that fails has changed nothing.
+//! complete edit is written to the transaction ([`Work::apply`]; [`crate::complete`] does all that), so that an edit that fails has changed nothing.
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;

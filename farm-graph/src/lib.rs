@@ -19,8 +19,8 @@
 //! Deleting a node deletes its data. Its associations remain, and so do associations to it, as in Tao and LinkBench; an
 //! association can no longer be added to it.
 //!
-//! Read in this order: `page` (the bytes of a page) → `tree` → `list` → `node` → `edit` (how changes become part of a
-//! transaction) → `make` (the operations) → `drive` (operations in callers' transactions) → `read` and `owner`
+//! Read in this order: `page` (the bytes of a page) → `tree` → `list` → `node` → `edit` and `complete` (how changes
+//! become part of a transaction) → `make` (the operations) → `drive` (operations in callers' transactions) → `read` and `owner`
 //! (operations alone). docs/decisions/0022 explains the layout.
 //!
 //! ```
@@ -80,6 +80,7 @@
 
 mod assoc;
 mod bytes;
+mod complete;
 mod drive;
 mod edit;
 mod error;
@@ -96,6 +97,7 @@ mod page;
 mod pending;
 mod queue;
 mod read;
+mod refuse;
 mod schema;
 mod ship;
 mod solo;

@@ -118,9 +118,10 @@ impl List {
         })
     }
 
-    /// Returns the first page, which contains the newest visible associations.
+    /// Returns the first page, which contains the newest visible associations, if there are any.
     pub(crate) fn head(&self) -> Option<FatPointer> {
-        self.tree.and_then(|tree| tree.first)
+        let tree = self.tree.filter(|_| self.count > 0);
+        tree.and_then(|tree| tree.first)
     }
 
     /// Returns the key of an association.

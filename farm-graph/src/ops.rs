@@ -1,4 +1,4 @@
-//! Operations on the graph, each of which takes effect at one moment. Operations inside of a caller's transaction are
+//! Operations on the graph. Each takes effect at one moment. Operations inside of a caller's transaction are
 //! in [`crate::tx`], with the same names.
 //!
 //! Reads of a node, of a number of associations, and of the newest associations are one-sided reads. Other operations
@@ -8,7 +8,7 @@
 //! No function calls its continuation before it returns.
 
 use farm_core::object::FatPointer;
-use farm_core::worker::{Cont, Worker};
+use farm_core::worker::Worker;
 
 use crate::assoc::Assoc;
 use crate::ids::Place;
@@ -19,6 +19,7 @@ use crate::pending::{
     AddedCont, AnyCont, AssocsCont, ChangedCont, CountCont, Goal, NodeCont, PutCont,
 };
 use crate::read;
+use crate::refuse::refuse;
 use crate::state::graph;
 use crate::{GraphError, ids, ship, solo};
 
@@ -139,15 +140,4 @@ fn make(worker: &mut Worker, node: FatPointer, op: Result<Op<'_>, GraphError>, c
     let mut body = Vec::new();
     op.encode(&mut body);
     solo::begin(worker, node, body, cont);
-}
-
-/// Ends an operation that cannot be made.
-fn refuse(worker: &mut Worker, cont: AnyCont, error: GraphError) {
-    let key = graph(worker).refused.insert((cont, error));
-    worker.defer(Cont::new(report, key));
-}
-
-fn report(worker: &mut Worker, key: usize, (): ()) {
-    let (cont, error) = graph(worker).refused.remove(key);
-    cont.resume(worker, Err(error));
 }

@@ -9,8 +9,8 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::{Tx, TxError, TxLimits};
 
 use crate::GraphError;
-use crate::edit::{EditError, Missing, Work};
-use crate::op::{Op, Outcome};
+use crate::complete::complete;
+use crate::op::Outcome;
 use crate::queue::{Queued, Waiter};
 use crate::state::graph;
 use crate::wire::{most_reply, node_of, op_of};
@@ -101,47 +101,19 @@ fn make(worker: &mut Worker, tx: &mut Tx, key: usize) -> Result<(), GraphError> 
         std::mem::take(&mut queued.body),
         std::mem::take(&mut queued.reply),
     );
-    let made = complete(worker, tx, &mut work, &body, |tx, work, op, node| {
-        let mut edit = work.begin(tx, node.address);
-        op.make(&mut edit, (&schema, limits), node, &mut reply)
+    let node = node_of(&body).expect("the message was checked");
+    let op = op_of(&body).expect("the message was checked");
+    let made = complete(worker, tx, &mut work, node.address, |edit| {
+        op.make(edit, (&schema, limits), node, &mut reply)
     });
-    match made {
-        Ok(()) => work.apply(tx),
-        Err(_) => work.abandon(tx),
+    if made.is_err() {
+        work.abandon(tx);
     }
     let state = graph(worker);
     state.owner_work = work;
     let queued = &mut state.owner.all[key];
     (queued.body, queued.reply) = (body, reply);
-    made
-}
-
-fn complete(
-    worker: &mut Worker,
-    tx: &mut Tx,
-    work: &mut Work,
-    body: &[u8],
-    mut make: impl FnMut(
-        &Tx,
-        &mut Work,
-        &Op<'_>,
-        farm_core::object::FatPointer,
-    ) -> Result<(), EditError>,
-) -> Result<(), GraphError> {
-    let node = node_of(body).expect("the message was checked");
-    let op = op_of(body).expect("the message was checked");
-    loop {
-        match make(tx, work, &op, node) {
-            Ok(()) => return Ok(()),
-            Err(EditError::Missing(Missing::Object(pointer))) => {
-                tx.read_pointer(worker, pointer)?;
-            }
-            Err(EditError::Missing(Missing::New(bytes, near))) => {
-                work.add_spare(tx.alloc(worker, bytes, Some(near))?);
-            }
-            Err(EditError::Failed(error)) => return Err(error),
-        }
-    }
+    made.map_err(|incomplete| incomplete.error)
 }
 
 fn on_committed(worker: &mut Worker, node: u64, result: Result<(), TxError>) {

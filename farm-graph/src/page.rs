@@ -206,7 +206,7 @@ pub(crate) fn append(to: &mut [u8], from: &[u8], at: usize, records: usize) {
     set_counts(to, count + records, used + more.len());
 }
 
-/// Removes the records from offset `at` to the end, of which there are `records`.
+/// Removes the last `records` records, which begin at offset `at`.
 pub(crate) fn truncate(payload: &mut [u8], at: usize, records: usize) {
     let (count, _) = counts(payload);
     set_counts(payload, count - records, at - HEADER_BYTES);

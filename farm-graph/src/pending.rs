@@ -98,8 +98,6 @@ pub(crate) struct Pending {
     pub(crate) node: FatPointer,
     pub(crate) buffers: Buffers,
     pub(crate) cont: AnyCont,
-    /// The error of an operation that was refused before it began.
-    pub(crate) refused: Option<GraphError>,
 }
 
 /// Buffers of an operation. Reused.
@@ -127,8 +125,6 @@ pub(crate) struct Shipped {
     pub(crate) body: Vec<u8>,
     pub(crate) most_reply: usize,
     pub(crate) cont: AnyCont,
-    /// Why the operation could not be sent.
-    pub(crate) failed: Option<GraphError>,
 }
 
 /// What an operation reads next.

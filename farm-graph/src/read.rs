@@ -14,7 +14,6 @@ use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
 use farm_txn::{Abort, TxError};
 
 use crate::GraphError;
-use crate::list::List;
 use crate::node::{Header, list_in, spill};
 use crate::op::{Assocs, Count, Node, Op, Outcome};
 use crate::page::Page;
@@ -163,17 +162,13 @@ impl Reading {
             }
             Goal::Range(range) => {
                 let list = list_in(payload, &header, range.assoc_type)?.unwrap_or_default();
-                match list.head().filter(|_| has_visible(&list)) {
+                match list.head() {
                     Some(head) => Next::Read(Step::Head(head)),
                     None => Next::End(Outcome::Assocs(Assocs::EMPTY)),
                 }
             }
         })
     }
-}
-
-fn has_visible(list: &List) -> bool {
-    list.count > 0
 }
 
 /// Handles that the object was freed.

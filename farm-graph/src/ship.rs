@@ -15,6 +15,7 @@ use crate::op::{Op, Outcome};
 use crate::owner;
 use crate::pending::{AnyCont, Shipped};
 use crate::queue::Waiter;
+use crate::refuse::refuse;
 use crate::solo;
 use crate::state::{Graph, graph};
 use crate::wire::{MESSAGE_HEADER_BYTES, node_of, op_of};
@@ -71,7 +72,6 @@ pub(crate) fn ship(worker: &mut Worker, node: FatPointer, op: &Op<'_>, cont: Any
         body,
         most_reply,
         cont,
-        failed: None,
     });
     if !graph(worker).unsent.is_empty() || !try_send(worker, key) {
         let unsent = &mut graph(worker).unsent;
@@ -98,30 +98,17 @@ fn try_send(worker: &mut Worker, key: usize) -> bool {
     let body = std::mem::take(&mut shipped.body);
     let cont = ReplyCont::new(answered, key);
     let sent = worker.call(to, OPERATION, &[&body], most_reply, cont);
-    let shipped = &mut graph(worker).shipped[key];
-    shipped.body = body;
-    match sent {
-        Ok(()) => true,
-        Err(CallError::Busy) => false,
-        Err(CallError::PeerLost(machine)) => {
-            shipped.failed = Some(TxError::from(Abort::Lost(machine)).into());
-            worker.defer(Cont::new(fail, key));
-            true
+    let error = match sent {
+        Ok(()) | Err(CallError::Busy) => {
+            graph(worker).shipped[key].body = body;
+            return sent.is_ok();
         }
-        Err(error) => {
-            shipped.failed = Some(GraphError::Refused(error.to_string()));
-            worker.defer(Cont::new(fail, key));
-            true
-        }
-    }
-}
-
-fn fail(worker: &mut Worker, key: usize, (): ()) {
-    let shipped = graph(worker).shipped.remove(key);
-    let error = shipped
-        .failed
-        .expect("`fail` is called after the error was stored");
-    shipped.cont.resume(worker, Err(error));
+        Err(CallError::PeerLost(machine)) => TxError::from(Abort::Lost(machine)).into(),
+        Err(error) => GraphError::Refused(error.to_string()),
+    };
+    let cont = graph(worker).shipped.remove(key).cont;
+    refuse(worker, cont, error);
+    true
 }
 
 fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {

@@ -28,7 +28,7 @@ fn attempt(worker: &mut Worker, key: usize, tx: TxHandle) {
     let solo = &state.solos[key];
     buffers.body.extend_from_slice(&solo.body);
     let node = solo.node;
-    drive::begin_encoded(worker, tx, node, buffers, None, AnyCont::Solo(key));
+    drive::begin_encoded(worker, tx, node, buffers, AnyCont::Solo(key));
 }
 
 fn done(worker: &mut Worker, key: usize, result: Result<(), TxError>) {

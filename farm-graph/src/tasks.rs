@@ -133,7 +133,7 @@ fn adapted<T: Send + 'static>(
     Cont::new(back, key)
 }
 
-/// As [`adapted`], for a result that the continuation receives with references, of which `copy` makes a copy.
+/// As [`adapted`], for a result that the continuation receives with references. `copy` copies the result.
 fn copying<R: Borrowed, T: Send + 'static>(
     worker: &mut Worker,
     cont: Cont<Result<T, TxError>>,

@@ -8,7 +8,7 @@ use farm_core::worker::{Cont, Worker};
 use farm_testing::TestCluster;
 use farm_txn::{Tx, TxError};
 
-use crate::edit::{Edit, EditError, Missing, Work};
+use crate::edit::{Edit, EditError, Work};
 
 /// Starts machines of one worker each, with the layers of transactions and of tables.
 pub(crate) fn cluster(name: &str, machines: u16) -> TestCluster {
@@ -18,32 +18,15 @@ pub(crate) fn cluster(name: &str, machines: u16) -> TestCluster {
     })
 }
 
-/// Makes an edit on objects of this machine.
+/// Makes an edit on objects of this machine, which succeeds.
 pub(crate) fn complete<T>(
     worker: &mut Worker,
     tx: &mut Tx,
     work: &mut Work,
     near: Address,
-    mut make: impl FnMut(&mut Edit<'_>) -> Result<T, EditError>,
+    make: impl FnMut(&mut Edit<'_>) -> Result<T, EditError>,
 ) -> T {
-    loop {
-        let missing = match make(&mut work.begin(tx, near)) {
-            Ok(made) => {
-                work.apply(tx);
-                return made;
-            }
-            Err(EditError::Missing(missing)) => missing,
-            Err(EditError::Failed(error)) => panic!("{error}"),
-        };
-        match missing {
-            Missing::Object(pointer) => _ = tx.read_pointer(worker, pointer).unwrap(),
-            Missing::New(bytes, near) => {
-                let near = (!near.is_null()).then_some(near);
-                let object = tx.alloc(worker, bytes, near).unwrap();
-                work.add_spare(object);
-            }
-        }
-    }
+    crate::complete::complete(worker, tx, work, near, make).unwrap()
 }
 
 struct Committed<T>(Sender<T>, T);

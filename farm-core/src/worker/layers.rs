@@ -150,7 +150,7 @@ mod tests {
 
     struct Own<const N: usize>(usize);
 
-    /// Puts, takes and gets the states of a hundred types, some of which share both slots with others.
+    /// Puts, takes and gets the state of a type.
     fn check<const N: usize>(layers: &mut Layers) {
         assert!(layers.get::<Own<N>>().is_none());
         assert!(layers.take::<Own<N>>().is_none());
