@@ -49,15 +49,34 @@ pub(crate) fn new_node<'a>(
     place: Place,
     new: NodeData<'a>,
 ) -> Result<(FatPointer, Op<'a>), GraphError> {
+    let lists = graph(worker).check_node(&new)?.lists;
+    Ok(add_op(worker, place, lists, Some(new)))
+}
+
+/// Returns the operation that reserves a node of a type, and a pointer near which it creates the node.
+pub(crate) fn reserved_node(
+    worker: &mut Worker,
+    place: Place,
+    node_type: u32,
+) -> Result<(FatPointer, Op<'static>), GraphError> {
+    let lists = graph(worker).schema.node(node_type)?.lists;
+    Ok(add_op(worker, place, lists, None))
+}
+
+fn add_op<'a>(
+    worker: &mut Worker,
+    place: Place,
+    lists: u8,
+    new: Option<NodeData<'a>>,
+) -> (FatPointer, Op<'a>) {
     let me = worker.me();
     let state = graph(worker);
-    state.check_node(&new)?;
     let id = place.id.unwrap_or_else(|| {
         state.ids_given += 1;
         id_of(me, state.ids_given)
     });
     let near = FatPointer::new(place.near.unwrap_or(Address::NULL), Incarnation(0));
-    Ok((near, Op::AddNode { id, new }))
+    (near, Op::AddNode { id, lists, new })
 }
 
 /// Returns the pointer of a node by its id, by a lookup without a transaction.

@@ -16,8 +16,9 @@
 //! associations are declared in a [`Schema`]. A type of associations may have an inverse type: then the transaction that
 //! writes an association also writes its inverse.
 //!
-//! Deleting a node deletes its data. Its associations remain, and so do associations to it, as in Tao and LinkBench; an
-//! association can no longer be added to it.
+//! Deleting a node deletes its data. Its associations remain, and so do associations to it, as in Tao and LinkBench. An
+//! association can no longer be added to it, except of types that the schema declares as dangling, and the node can be
+//! [restored](ops::obj_restore).
 //!
 //! Read in this order: `page` (the bytes of a page) → `tree` → `list` → `node` → `edit` and `complete` (how changes
 //! become part of a transaction) → `make` (the operations) → `drive` (operations in callers' transactions) → `read` and `owner`
@@ -42,7 +43,7 @@
 //! });
 //! let machines = start_all(&config, &(attach as _))?;
 //! let person = NodeType { id: 1, name: "person".into(), lists: 2 };
-//! let friend = AssocType { id: 1, name: "friend".into(), inverse: Some(1), unique: false };
+//! let friend = AssocType { id: 1, name: "friend".into(), inverse: Some(1), ..AssocType::default() };
 //! let spec = GraphSpec {
 //!     schema: Schema::new(vec![person], vec![friend])?,
 //!     ids: farm_kv::TableSpec { id: 1, neighbourhood: 4, value_bytes: 16, shards: 2, buckets: 8 },

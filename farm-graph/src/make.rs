@@ -47,9 +47,8 @@ impl Op<'_> {
                 inverse.map(op).zip(found)
             }
             Op::ChangeType(change) => return change.make(edit, types, node, reply),
-            Op::AddNode { id, new } => {
-                let room = schema.node(new.node_type)?.lists;
-                let node = node::create(edit, id, room, Some(&new))?;
+            Op::AddNode { id, lists, new } => {
+                let node = node::create(edit, id, lists, new.as_ref())?;
                 reply.added(&NewNode { id, node });
                 return Ok(());
             }
@@ -83,12 +82,13 @@ impl Op<'_> {
             Op::AddNode { .. } | Op::ChangeType(_) => {
                 unreachable!("`Op::make` makes these operations itself")
             }
-            Op::SetNode(new) => {
-                let exists = node::header(edit, node)?.exists();
-                if exists {
+            Op::SetNode(new) | Op::RestoreNode(new) => {
+                let should_exist = matches!(self, Op::SetNode(_));
+                let sets = node::header(edit, node)?.exists() == should_exist;
+                if sets {
                     node::set(edit, node, &new)?;
                 }
-                reply.changed(exists);
+                reply.changed(sets);
             }
             Op::DeleteNode => reply.changed(node::delete(edit, node)?),
             Op::Put(put) => reply.put(put.apply(edit, limits, node)?),
@@ -157,6 +157,7 @@ impl<'a> PutOp<'a> {
                 ..self.assoc
             },
             unique: schema.assoc(inverse)?.unique,
+            dangling: schema.assoc(inverse)?.dangling,
             ..*self
         };
         Ok(Some((Op::Put(op), target)))
@@ -168,7 +169,7 @@ impl<'a> PutOp<'a> {
         limits: Limits,
         node: FatPointer,
     ) -> Result<Put, EditError> {
-        if !self.bare && !node::header(edit, node)?.exists() {
+        if !self.dangling && !node::header(edit, node)?.exists() {
             return Err(GraphError::NoNode.into());
         }
         let mut list = node::list(edit, node, self.assoc_type)?;
@@ -243,7 +244,7 @@ impl ChangeOp {
             assoc,
             now: self.now,
             unique: self.unique,
-            bare: true,
+            dangling: true,
         });
         put.make(edit, types, node, reply)?;
         reply.changed(true);

@@ -16,10 +16,16 @@ use crate::page::{HEADER_BYTES, Page};
 pub(crate) enum Op<'a> {
     /// Returns the node.
     GetNode,
-    /// Adds a node. Returns its pointer.
-    AddNode { id: u64, new: NodeData<'a> },
+    /// Adds a node with room for `lists` lists. It does not exist yet if it has no properties. Returns its pointer.
+    AddNode {
+        id: u64,
+        lists: u8,
+        new: Option<NodeData<'a>>,
+    },
     /// Sets the properties of a node that exists. Returns whether it does.
     SetNode(NodeData<'a>),
+    /// Sets the properties of a node that does not exist, so that it exists. Returns whether it did not.
+    RestoreNode(NodeData<'a>),
     /// Deletes the node. Returns whether it existed.
     DeleteNode,
     /// Adds or replaces an association.
@@ -53,8 +59,8 @@ pub(crate) struct PutOp<'a> {
     pub(crate) now: u64,
     /// Whether the list may contain at most one visible association.
     pub(crate) unique: bool,
-    /// Whether the node may have been deleted.
-    pub(crate) bare: bool,
+    /// Whether the node need not exist.
+    pub(crate) dangling: bool,
 }
 
 /// See [`Op::ChangeType`].

@@ -25,14 +25,20 @@ use crate::{GraphError, ids, ship, solo};
 
 /// Adds a node. The continuation receives its id and its name.
 pub fn obj_add(worker: &mut Worker, place: Place, new: NodeData<'_>, cont: AddedCont) {
-    let cont = AnyCont::Added(cont);
-    let (near, op) = match ids::new_node(worker, place, new) {
-        Ok(op) => op,
-        Err(error) => return refuse(worker, cont, error),
-    };
-    let mut body = Vec::new();
-    op.encode(&mut body);
-    solo::begin(worker, near, body, cont);
+    let op = ids::new_node(worker, place, new);
+    add(worker, op, AnyCont::Added(cont));
+}
+
+/// As [`crate::tx::obj_reserve`].
+pub fn obj_reserve(worker: &mut Worker, place: Place, node_type: u32, cont: AddedCont) {
+    let op = ids::reserved_node(worker, place, node_type);
+    add(worker, op, AnyCont::Added(cont));
+}
+
+/// As [`crate::tx::obj_restore`].
+pub fn obj_restore(worker: &mut Worker, node: FatPointer, new: NodeData<'_>, cont: ChangedCont) {
+    let op = graph(worker).restore_op(new);
+    make(worker, node, op, AnyCont::Changed(cont));
 }
 
 /// Reads a node. The continuation receives `None` if it was deleted.
@@ -124,6 +130,18 @@ pub fn assoc_range(
     let cont = AnyCont::Assocs(cont);
     match graph(worker).range_op(assoc_type, range) {
         Ok(range) => read::begin(worker, node, Goal::Range(range), cont),
+        Err(error) => refuse(worker, cont, error),
+    }
+}
+
+/// Adds a node in a transaction of this worker, near the pointer.
+fn add(worker: &mut Worker, op: Result<(FatPointer, Op<'_>), GraphError>, cont: AnyCont) {
+    match op {
+        Ok((near, op)) => {
+            let mut body = Vec::new();
+            op.encode(&mut body);
+            solo::begin(worker, near, body, cont);
+        }
         Err(error) => refuse(worker, cont, error),
     }
 }

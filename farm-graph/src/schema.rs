@@ -23,7 +23,7 @@ fn two() -> u8 {
 }
 
 /// A type of associations.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AssocType {
     /// Number of the type, unique among the types of associations.
@@ -37,6 +37,9 @@ pub struct AssocType {
     /// Whether a node has at most one visible association of the type.
     #[serde(default)]
     pub unique: bool,
+    /// Whether associations can also be added to nodes that were deleted, or only [reserved](crate::tx::obj_reserve).
+    #[serde(default)]
+    pub dangling: bool,
 }
 
 /// The types of a graph. Operations on other types are refused.
@@ -151,7 +154,7 @@ mod tests {
             id,
             name: format!("a{id}"),
             inverse,
-            unique: false,
+            ..AssocType::default()
         }
     }
 

@@ -15,7 +15,7 @@ use crate::node::NodeData;
 use crate::op::{ChangeOp, Deletion, Op, PutOp, Range, RangeOp};
 use crate::pending::{AnyCont, Buffers, FoundCont, Pending, Reading, Search, Shipped, Solo};
 use crate::queue::{Owner, OwnerCounters};
-use crate::schema::Schema;
+use crate::schema::{NodeType, Schema};
 use crate::tree::Limits;
 use crate::wire::Reply;
 use crate::{GraphError, MAX_NODE_BYTES};
@@ -100,15 +100,21 @@ impl Graph {
     }
 
     /// Checks the properties of a node.
-    pub(crate) fn check_node(&self, new: &NodeData<'_>) -> Result<(), GraphError> {
-        self.schema.node(new.node_type)?;
-        check_length(new.data.len(), MAX_NODE_BYTES)
+    pub(crate) fn check_node(&self, new: &NodeData<'_>) -> Result<&NodeType, GraphError> {
+        check_length(new.data.len(), MAX_NODE_BYTES)?;
+        self.schema.node(new.node_type)
     }
 
     /// Returns the operation of [`crate::tx::obj_update`].
     pub(crate) fn set_op<'a>(&self, new: NodeData<'a>) -> Result<Op<'a>, GraphError> {
         self.check_node(&new)?;
         Ok(Op::SetNode(new))
+    }
+
+    /// Returns the operation of [`crate::tx::obj_restore`].
+    pub(crate) fn restore_op<'a>(&self, new: NodeData<'a>) -> Result<Op<'a>, GraphError> {
+        self.check_node(&new)?;
+        Ok(Op::RestoreNode(new))
     }
 
     /// Returns the operation of [`crate::tx::assoc_add`].
@@ -131,7 +137,7 @@ impl Graph {
             assoc,
             now,
             unique: declared.unique,
-            bare: false,
+            dangling: declared.dangling,
         }))
     }
 

@@ -218,6 +218,39 @@ pub async fn obj_update(
     tx.operation(begin).await
 }
 
+/// Reserves a node: see [`crate::tx::obj_reserve`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn obj_reserve(
+    tx: &mut Transaction,
+    place: Place,
+    node_type: u32,
+) -> Result<NewNode, TxError> {
+    let begin = move |worker: &mut Worker, tx, cont| {
+        let cont = adapted(worker, cont);
+        crate::tx::obj_reserve(worker, tx, place, node_type, cont);
+    };
+    tx.operation(begin).await
+}
+
+/// Makes a node exist again: see [`crate::tx::obj_restore`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn obj_restore(
+    tx: &mut Transaction,
+    node: FatPointer,
+    new: NodeData<'_>,
+) -> Result<bool, TxError> {
+    let new = OwnedNode::from(Node { id: 0, data: new });
+    let begin = move |worker: &mut Worker, tx, cont| {
+        let cont = adapted(worker, cont);
+        crate::tx::obj_restore(worker, tx, node, new.properties(), cont);
+    };
+    tx.operation(begin).await
+}
+
 /// Deletes a node: see [`crate::tx::obj_delete`].
 ///
 /// # Errors

@@ -13,7 +13,7 @@ use crate::GraphError;
 use crate::assoc::Assoc;
 use crate::bytes::pointer;
 use crate::drive::begin;
-use crate::ids::{NOWHERE, Place, key, new_node};
+use crate::ids::{NOWHERE, Place, key, new_node, reserved_node};
 use crate::list::TimeBounds;
 use crate::node::NodeData;
 use crate::op::Op;
@@ -141,10 +141,44 @@ pub fn obj_add(
     new: NodeData<'_>,
     cont: AddedCont,
 ) {
-    let (near, op) = match new_node(worker, place, new) {
-        Ok((near, op)) => (near, Ok(op)),
-        Err(error) => (NOWHERE, Err(error)),
-    };
+    let op = new_node(worker, place, new);
+    add(worker, tx, op, cont);
+}
+
+/// Reserves a node: it has an id and a name, but does not exist until [`obj_restore`] sets its properties. Until then it
+/// can only have associations of types that are [`dangling`](crate::AssocType::dangling). It has room for the lists of
+/// a node of type `node_type`. The continuation receives its id and its name.
+pub fn obj_reserve(
+    worker: &mut Worker,
+    tx: TxHandle,
+    place: Place,
+    node_type: u32,
+    cont: AddedCont,
+) {
+    let op = reserved_node(worker, place, node_type);
+    add(worker, tx, op, cont);
+}
+
+/// Sets the properties of a node that was reserved or deleted, so that it exists. It keeps its id, its name and its
+/// associations. The continuation receives whether the node did not exist; otherwise nothing is changed.
+pub fn obj_restore(
+    worker: &mut Worker,
+    tx: TxHandle,
+    node: FatPointer,
+    new: NodeData<'_>,
+    cont: ChangedCont,
+) {
+    let op = graph(worker).restore_op(new);
+    begin(worker, tx, node, op, AnyCont::Changed(cont));
+}
+
+fn add(
+    worker: &mut Worker,
+    tx: TxHandle,
+    op: Result<(FatPointer, Op<'_>), GraphError>,
+    cont: AddedCont,
+) {
+    let (near, op) = op.map_or_else(|error| (NOWHERE, Err(error)), |(near, op)| (near, Ok(op)));
     begin(worker, tx, near, op, AnyCont::Added(cont));
 }
 

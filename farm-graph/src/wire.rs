@@ -25,6 +25,8 @@ const GET: u8 = 8;
 const COUNT: u8 = 9;
 const RANGE: u8 = 10;
 const ADD_NODE: u8 = 11;
+const RESERVE_NODE: u8 = 12;
+const RESTORE_NODE: u8 = 13;
 
 // The first byte of a result.
 const NODE: u8 = 1;
@@ -104,19 +106,30 @@ impl<'a> Op<'a> {
         };
         match *self {
             Op::GetNode => to.push(GET_NODE),
-            Op::AddNode { id, new } => {
-                to.push(ADD_NODE);
+            Op::AddNode { id, lists, new } => {
+                to.push(if new.is_some() {
+                    ADD_NODE
+                } else {
+                    RESERVE_NODE
+                });
                 to.extend_from_slice(&id.to_le_bytes());
-                put_node(&new, to);
+                to.push(lists);
+                if let Some(new) = new {
+                    put_node(&new, to);
+                }
             }
             Op::SetNode(new) => {
                 to.push(SET_NODE);
                 put_node(&new, to);
             }
+            Op::RestoreNode(new) => {
+                to.push(RESTORE_NODE);
+                put_node(&new, to);
+            }
             Op::DeleteNode => to.push(DELETE_NODE),
             Op::Put(put) => {
                 words(to, PUT, put.assoc_type, &[put.now]);
-                to.push(u8::from(put.unique) | u8::from(put.bare) << 1);
+                to.push(u8::from(put.unique) | u8::from(put.dangling) << 1);
                 let key = put.assoc.key();
                 to.extend([key.0, key.1].iter().flat_map(|word| word.to_le_bytes()));
                 put.assoc.encode(to);
@@ -168,11 +181,16 @@ impl<'a> Op<'a> {
         let mut rest = Rest(bytes);
         let op = match rest.byte()? {
             GET_NODE => Op::GetNode,
-            ADD_NODE => Op::AddNode {
+            code @ (ADD_NODE | RESERVE_NODE) => Op::AddNode {
                 id: rest.word()?,
-                new: rest.node()?,
+                lists: rest.byte()?,
+                new: match code {
+                    ADD_NODE => Some(rest.node()?),
+                    _ => None,
+                },
             },
             SET_NODE => Op::SetNode(rest.node()?),
+            RESTORE_NODE => Op::RestoreNode(rest.node()?),
             DELETE_NODE => Op::DeleteNode,
             PUT => Op::Put(rest.put()?),
             code @ (HIDE | REMOVE) => Op::Delete {
@@ -219,7 +237,7 @@ impl<'a> Rest<'a> {
             assoc,
             now,
             unique: flags & 1 != 0,
-            bare: flags & 2 != 0,
+            dangling: flags & 2 != 0,
         })
     }
 }

@@ -29,19 +29,23 @@ fn with_ops(
         target: None,
         data: bytes,
     };
-    let (unique, bare) = (flags & 1 != 0, flags & 2 != 0);
+    let (unique, dangling) = (flags & 1 != 0, flags & 2 != 0);
     let ids: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let (from, to, ids) = (assoc_type, assoc_type ^ 1, &ids[..]);
     check(Op::GetNode);
     check(Op::SetNode(data));
-    check(Op::AddNode { id: id2, new: data });
+    check(Op::RestoreNode(data));
+    for new in [Some(data), None] {
+        let (id, lists) = (id2, flags);
+        check(Op::AddNode { id, lists, new });
+    }
     check(Op::DeleteNode);
     check(Op::Put(PutOp {
         assoc_type,
         assoc,
         now,
         unique,
-        bare,
+        dangling,
     }));
     check(Op::Delete {
         assoc_type,
@@ -88,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_an_operation_or_refused(bytes in vec(any::<u8>(), 0..80), code in 0..12u8) {
+    fn any_bytes_are_an_operation_or_refused(bytes in vec(any::<u8>(), 0..80), code in 0..15u8) {
         let bytes = [&[code], &bytes[..]].concat();
         if let Some(op) = Op::decode(&bytes) {
             let mut encoded = Vec::new();

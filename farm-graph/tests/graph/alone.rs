@@ -15,7 +15,8 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::common::{
-    FRIEND, PLAIN, SPOUSE, ask, assocs_cont, cluster, cluster_with_defaults, node_cont, person,
+    FRIEND, LINK, PERSON, PLAIN, SPOUSE, ask, assocs_cont, cluster, cluster_with_defaults,
+    node_cont, person,
 };
 
 fn add(cluster: &TestCluster, machine: usize, id: Option<u64>) -> Result<NewNode, GraphError> {
@@ -155,6 +156,51 @@ fn nodes_and_associations_are_written_and_read_from_every_machine() {
     assert_eq!(count(&cluster, 0, bob.node, SPOUSE).count, 1);
     let left = cluster.on_all(farm_graph::left_over);
     assert!(left.iter().all(Option::is_none), "{left:?}");
+    cluster.stop();
+}
+
+#[test]
+fn nodes_that_do_not_exist_have_links_and_are_restored() {
+    let cluster = cluster("graph-dangling", 2, 1024);
+    let place = Place {
+        id: Some(77),
+        near: None,
+    };
+    let reserved = ask(&cluster, (0, 0), move |worker, cont| {
+        ops::obj_reserve(worker, place, PERSON, cont);
+    });
+    let node = reserved.unwrap().node;
+    let restore = |from, data: &'static [u8]| {
+        let restored = ask(&cluster, (from, 0), move |worker, cont| {
+            ops::obj_restore(worker, node, person(data), cont);
+        });
+        restored.unwrap()
+    };
+    let taken = add(&cluster, 1, Some(77)).unwrap_err();
+    assert!(matches!(taken, GraphError::IdTaken(77)), "{taken}");
+    for (from, data) in [(0, &b"first"[..]), (1, b"second")] {
+        assert_eq!(get(&cluster, from, node), None);
+        let update = ask(&cluster, (from, 0), move |worker, cont| {
+            ops::obj_update(worker, node, person(b"no"), cont);
+        });
+        assert!(!update.unwrap());
+        let gone = put(&cluster, from, node, PLAIN, (1, 1, None), vec![]).unwrap_err();
+        assert!(matches!(gone, GraphError::NoNode), "{gone}");
+        put(&cluster, from, node, LINK, (from as u64, 1, None), vec![]).unwrap();
+        assert!(restore(from, data));
+        assert!(!restore(from, b"not again"));
+        assert_eq!(get(&cluster, 1 - from, node).unwrap().data, data);
+        let links = count(&cluster, 1 - from, node, LINK).count;
+        assert_eq!(links as usize, from + 1);
+        let deleted = ask(&cluster, (from, 0), move |worker, cont| {
+            ops::obj_delete(worker, node, cont);
+        });
+        assert!(deleted.unwrap());
+    }
+    let unknown = ask(&cluster, (0, 0), |worker, cont| {
+        ops::obj_reserve(worker, Place::default(), 1, cont);
+    });
+    assert!(matches!(unknown.unwrap_err(), GraphError::NodeType(1)));
     cluster.stop();
 }
 

@@ -21,6 +21,8 @@ pub(crate) const PARENT: u32 = 2;
 pub(crate) const CHILD: u32 = 3;
 pub(crate) const FRIEND: u32 = 4;
 pub(crate) const SPOUSE: u32 = 5;
+/// A type without an inverse, whose associations may begin at nodes that do not exist.
+pub(crate) const LINK: u32 = 6;
 /// The type of nodes.
 pub(crate) const PERSON: u32 = 7;
 
@@ -30,6 +32,7 @@ pub(crate) fn schema() -> Schema {
         name: name.to_owned(),
         inverse,
         unique,
+        dangling: id == LINK,
     };
     let person = NodeType {
         id: PERSON,
@@ -42,6 +45,7 @@ pub(crate) fn schema() -> Schema {
         assoc(CHILD, "child", Some(PARENT), false),
         assoc(FRIEND, "friend", Some(FRIEND), false),
         assoc(SPOUSE, "spouse", None, true),
+        assoc(LINK, "link", None, false),
     ];
     Schema::new(vec![person], assocs).unwrap()
 }

@@ -11,7 +11,7 @@ use farm_txn::{Handle, TxError, block_on};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::common::{CHILD, FRIEND, PARENT, PERSON, PLAIN, SPOUSE, cluster, people, person};
+use crate::common::{CHILD, FRIEND, LINK, PARENT, PERSON, PLAIN, SPOUSE, cluster, people, person};
 
 const TYPES: [u32; 5] = [PLAIN, PARENT, CHILD, FRIEND, SPOUSE];
 
@@ -151,6 +151,19 @@ fn wrong_operations_are_refused_and_change_nothing() {
         let gone = assoc(8, 1, Some(bob), b"");
         let gone = refused!(tx, tasks::assoc_add(&mut tx, ann, FRIEND, gone, 1));
         assert!(matches!(gone, GraphError::NoNode), "{gone}");
+        assert!(!tasks::obj_restore(&mut tx, ann, person(b"no")).await?);
+        assert!(tasks::obj_restore(&mut tx, bob, person(b"again")).await?);
+        assert_eq!(tasks::obj_get(&mut tx, bob).await?.unwrap().data, b"again");
+        let reserved = tasks::obj_reserve(&mut tx, Place::default(), PERSON).await?;
+        assert_eq!(tasks::obj_get(&mut tx, reserved.node).await?, None);
+        let link = assoc(8, 1, None, b"");
+        tasks::assoc_add(&mut tx, reserved.node, LINK, link, 1).await?;
+        assert_eq!(
+            tasks::assoc_count(&mut tx, reserved.node, LINK)
+                .await?
+                .count,
+            1
+        );
         let counts = [PLAIN, FRIEND, SPOUSE];
         for (assoc_type, count) in counts.into_iter().zip([0, 0, 1]) {
             assert_eq!(
