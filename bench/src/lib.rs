@@ -20,6 +20,7 @@ pub mod load;
 pub mod lookups;
 pub mod micro;
 pub mod oltp;
+pub mod properties;
 pub mod recorder;
 pub mod report;
 pub mod slices;

@@ -3,9 +3,10 @@
 //! The quick tests draw a few million times and compare the shares of known hot sets. Sorting the counts of so few
 //! draws would rank records of the tail by chance. `measured_shares_in_full` repeats the original measurement.
 
+use farm_bench::properties::Properties;
+use farm_bench::ycsb::WorkloadSpec;
 use farm_bench::ycsb::generators::{KeyChooser, Latest, ScatteredZipfian, Scrambled, Zipfian};
 use farm_bench::ycsb::key::{fnv64, fnv64_abs};
-use farm_bench::ycsb::{Properties, WorkloadSpec};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -17,7 +18,7 @@ fn rng(seed: u64) -> Xoshiro256PlusPlus {
 }
 
 fn spec(settings: &[&str]) -> WorkloadSpec {
-    let mut properties = Properties::new();
+    let mut properties = Properties::new("-p");
     for setting in settings {
         properties.set_override(setting).unwrap();
     }

@@ -1,11 +1,12 @@
 //! Workload settings: which are accepted, which are refused, and the texts of the errors.
 
+use farm_bench::properties::Properties;
 use farm_bench::ycsb::spec::{Distribution, DriverHints, SpecError, builtin};
-use farm_bench::ycsb::{OpKind, OperationMix, Parsed, Properties, WorkloadSpec};
+use farm_bench::ycsb::{OpKind, OperationMix, Parsed, WorkloadSpec};
 use proptest::prelude::*;
 
 fn parse(text: &str, overrides: &[&str]) -> Result<Parsed, SpecError> {
-    let mut properties = Properties::new();
+    let mut properties = Properties::new("-p");
     properties.load_bytes("my.properties", text.as_bytes())?;
     for argument in overrides {
         properties.set_override(argument)?;
@@ -243,14 +244,14 @@ fn a_byte_order_mark_is_refused_or_skipped() {
     for mark in [[0xFE, 0xFF], [0xFF, 0xFE]] {
         let mut noise = mark.to_vec();
         noise.extend((0..200u32).map(|i| (i * 89) as u8));
-        let refused = Properties::new().load_bytes("x", &noise).unwrap_err();
+        let refused = Properties::new("-p").load_bytes("x", &noise).unwrap_err();
         assert!(refused.to_string().contains("UTF-16"), "{refused}");
     }
-    let mut properties = Properties::new();
+    let mut properties = Properties::new("-p");
     let text = b"\xEF\xBB\xBFrecordcount=7\n";
     properties.load_bytes("x", text).unwrap();
     assert_eq!(properties.get("recordcount").unwrap().value, "7");
-    let mut twice = Properties::new();
+    let mut twice = Properties::new("-p");
     let text = b"\xEF\xBB\xBF\xFE\xFF\x00\xD8a\n".repeat(9);
     assert!(twice.load_bytes("x", &text).is_ok());
 }
@@ -258,7 +259,7 @@ fn a_byte_order_mark_is_refused_or_skipped() {
 proptest! {
     #[test]
     fn no_text_makes_the_parser_panic(bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let mut properties = Properties::new();
+        let mut properties = Properties::new("-p");
         if properties.load_bytes("x", &bytes).is_ok() {
             let _ = WorkloadSpec::from_properties("x", &properties);
         }
@@ -288,7 +289,7 @@ proptest! {
     fn line_numbers_count_comments_and_blank_lines(
         lines in prop::collection::vec("(#[^\r\n]{0,20}|! \\\\u|[a-z]{1,5}|[a-z]=\\\\\\\\|)", 0..20),
     ) {
-        let mut properties = Properties::new();
+        let mut properties = Properties::new("-p");
         let text = format!("{}\nthe.key = v", lines.join("\n"));
         properties.load_bytes("x", text.as_bytes()).unwrap();
         let place = properties.get("the.key").unwrap().origin.to_string();

@@ -3,7 +3,7 @@
 //! Everything but the driver is a function of its arguments: there are no clocks and no threads, and the only random
 //! numbers are those of the generator that is passed in. In reading order:
 //!
-//! * [`properties`] reads property files and `-p key=value`, and keeps the origin of each value for messages.
+//! * [`crate::properties`] reads property files and `-p key=value`, and keeps the origin of each value for messages.
 //! * [`spec`] converts them to a checked [`WorkloadSpec`]; workloads A, B, C, D and F are built in.
 //! * [`operation`] chooses the kind of an operation, and [`generators`] choose its record.
 //! * [`key`] and [`value`] are the bytes: a key identifies its record, and every word of a value depends on the
@@ -52,17 +52,14 @@ pub mod generators;
 pub mod inserts;
 pub mod key;
 pub mod operation;
-pub mod properties;
 pub mod report;
 pub mod spec;
 pub mod stream;
 pub mod value;
 
 mod parse;
-mod vocabulary;
 
 pub use operation::{OpKind, OperationMix};
 pub use parse::Parsed;
-pub use properties::Properties;
 pub use spec::WorkloadSpec;
 pub use stream::{Op, OpStream};

@@ -1,16 +1,11 @@
 //! The conversion of properties to a checked workload.
 
-use std::cell::RefCell;
-use std::collections::BTreeSet;
-use std::str::FromStr;
-
 use super::generators::ZIPFIAN_CONSTANT;
 use super::operation::OperationMix;
-use super::properties::{Properties, Setting};
 use super::spec::{
-    Distribution, DriverHints, MAX_RECORDS, MAX_VALUE_BYTES, Remark, SpecError, WorkloadSpec,
+    Distribution, DriverHints, MAX_RECORDS, MAX_VALUE_BYTES, SpecError, WorkloadSpec,
 };
-use super::vocabulary::{idle, suggestion};
+use crate::properties::{Properties, PropertyError, Reader, Remark, Vocabulary};
 
 /// Largest difference from 1 at which a sum of decimal fractions still counts as 1.
 const SUM_TOLERANCE: f64 = 1e-6;
@@ -23,6 +18,46 @@ const PROPORTIONS: [&str; 5] = [
     "scanproportion",
     "readmodifywriteproportion",
 ];
+
+/// Keys that have no effect here, because they concern features that this program does not have, or the reference
+/// program itself. They are grouped by the reason. `key=value` contains the value that requests the existing behaviour;
+/// `prefix.*` stands for all keys with this prefix.
+const VOCABULARY: Vocabulary = Vocabulary(&[
+    (
+        "a record is one value of fieldcount x fieldlength bytes",
+        "fieldlengthdistribution=constant fieldlengthhistogram fieldnameprefix=field minfieldlength \
+         readallfieldsbyname=false",
+    ),
+    ("a read returns the whole value", "readallfields=true"),
+    ("an update replaces the whole value", "writeallfields=true"),
+    (
+        "there are no scans in a hashtable",
+        "maxscanlength minscanlength scanlengthdistribution",
+    ),
+    (
+        "the client of the hashtable decides whether an operation is retried",
+        "core_workload_insertion_retry_interval core_workload_insertion_retry_limit=0",
+    ),
+    (
+        "results are printed, and written as JSON by --json FILE",
+        "exporter exportfile",
+    ),
+    (
+        "latencies are always recorded in histograms of three digits",
+        "hdrhistogram.* histogram.buckets latencytrackederrors measurement.* \
+         measurementtype=hdrhistogram reportlatencyforeacherror timeseries.granularity",
+    ),
+    (
+        "progress is shown on a terminal",
+        "label status status.interval",
+    ),
+    (
+        "operations go to the table of the cluster that is started",
+        "basicdb.* db",
+    ),
+    ("there is one table", "table=usertable"),
+    ("keys are 16 bytes in binary, not text", "zeropadding=1"),
+]);
 
 /// A spec, and remarks on its settings.
 #[derive(Debug, Clone, PartialEq)]
@@ -39,10 +74,7 @@ impl WorkloadSpec {
     /// # Errors
     /// The first invalid setting.
     pub fn from_properties(name: &str, properties: &Properties) -> Result<Parsed, SpecError> {
-        let reader = Reader {
-            properties,
-            used: RefCell::default(),
-        };
+        let reader = Reader::new(properties);
         let mut remarks = Vec::new();
 
         let (record_count, insert_start, insert_count) = records(&reader)?;
@@ -68,7 +100,9 @@ impl WorkloadSpec {
                 max_execution_s: reader.count("maxexecutiontime")?.filter(|count| *count > 0),
             },
         };
-        remark_on_settings(&reader, &spec, &mut remarks);
+        remarks.extend(reader.remarks(VOCABULARY, |key, value| {
+            reason_within_spec(key, value, &spec)
+        }));
         Ok(Parsed { spec, remarks })
     }
 }
@@ -78,7 +112,7 @@ fn core_workload(reader: &Reader<'_>) -> Result<(), SpecError> {
     match reader.get("workload") {
         Some(setting) if !setting.value.ends_with("CoreWorkload") => {
             let wanted = "site.ycsb.workloads.CoreWorkload, the only supported class";
-            Err(SpecError::bad_value("workload", setting, wanted))
+            Err(PropertyError::bad_value("workload", setting, wanted).into())
         }
         _ => Ok(()),
     }
@@ -219,36 +253,6 @@ fn value_bytes(reader: &Reader<'_>) -> Result<usize, SpecError> {
     })
 }
 
-/// Adds remarks on unknown keys and on settings without an effect.
-fn remark_on_settings(reader: &Reader<'_>, spec: &WorkloadSpec, remarks: &mut Vec<Remark>) {
-    let used = reader.used.borrow();
-    for (key, Setting { value, origin }) in reader.properties.iter() {
-        let idle = idle(key);
-        let reason = match &idle {
-            _ if used.contains(key) => reason_within_spec(key, value, spec),
-            Some(idle) => {
-                let is = |harmless: &str| value.eq_ignore_ascii_case(harmless);
-                (!idle.harmless.is_some_and(is)).then(|| idle.reason.to_owned())
-            }
-            None => {
-                let mut text = format!("unknown property '{key}' ({origin})");
-                if let Some(known) = suggestion(key, &used) {
-                    text += &format!("; did you mean '{known}'?");
-                }
-                remarks.push(Remark {
-                    is_warning: true,
-                    text,
-                });
-                None
-            }
-        };
-        remarks.extend(reason.map(|reason| Remark {
-            is_warning: false,
-            text: format!("{key}={value} ({origin}) has no effect: {reason}"),
-        }));
-    }
-}
-
 /// Returns the reason why a supported key has no effect in this workload, if that is so.
 fn reason_within_spec(key: &str, value: &str, spec: &WorkloadSpec) -> Option<String> {
     let distribution = &spec.distribution;
@@ -271,63 +275,4 @@ fn reason_within_spec(key: &str, value: &str, spec: &WorkloadSpec) -> Option<Str
         _ => true,
     };
     (!matters).then(|| format!("requestdistribution is {}", distribution.name()))
-}
-
-/// Typed access to settings, with errors that name the setting.
-struct Reader<'a> {
-    properties: &'a Properties,
-    /// Keys that were read, whether they are set or not.
-    used: RefCell<BTreeSet<&'static str>>,
-}
-
-impl<'a> Reader<'a> {
-    /// Returns a setting, and records that its key has an effect.
-    fn get(&self, key: &'static str) -> Option<&'a Setting> {
-        self.used.borrow_mut().insert(key);
-        self.properties.get(key)
-    }
-
-    /// Returns a number that `accepts` accepts; `wanted` describes the accepted range.
-    fn number<T: FromStr>(
-        &self,
-        key: &'static str,
-        wanted: &str,
-        accepts: impl Fn(&T) -> bool,
-    ) -> Result<Option<T>, SpecError> {
-        let Some(setting) = self.get(key) else {
-            return Ok(None);
-        };
-        match setting.value.parse::<T>().ok().filter(accepts) {
-            Some(number) => Ok(Some(number)),
-            None => Err(SpecError::bad_value(key, setting, wanted)),
-        }
-    }
-
-    fn count(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
-        self.number(key, "a whole number from 0 on", |_: &u64| true)
-    }
-
-    fn fraction(&self, key: &'static str) -> Result<Option<f64>, SpecError> {
-        self.number(key, "a number from 0 to 1, such as 0.5", |part: &f64| {
-            (0.0..=1.0).contains(part)
-        })
-    }
-
-    fn positive(&self, key: &'static str) -> Result<Option<u64>, SpecError> {
-        self.number(key, "a whole number from 1 on", |count: &u64| *count > 0)
-    }
-
-    /// Returns the index in `words` of the setting, if it is set.
-    fn one_of(&self, key: &'static str, words: &[&str]) -> Result<Option<usize>, SpecError> {
-        let Some(setting) = self.get(key) else {
-            return Ok(None);
-        };
-        let place = words
-            .iter()
-            .position(|word| setting.value.eq_ignore_ascii_case(word));
-        match place {
-            Some(place) => Ok(Some(place)),
-            None => Err(SpecError::bad_value(key, setting, &words.join(" or "))),
-        }
-    }
 }

@@ -7,8 +7,8 @@
 use std::fmt;
 
 use super::operation::OperationMix;
-use super::properties::{Properties, PropertyError, Setting};
 use crate::closed_loop::part_of;
+use crate::properties::{Properties, PropertyError, Setting};
 
 /// The number of records must be less than this (2^31): the reference client passes key numbers through a 32-bit
 /// integer.
@@ -141,15 +141,6 @@ impl fmt::Display for Distribution {
     }
 }
 
-/// A remark for the author of the settings.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remark {
-    /// Whether it is a warning, such as for a misspelt key, and not a note on a harmless setting.
-    pub is_warning: bool,
-    /// The text, which names the setting and its origin.
-    pub text: String,
-}
-
 /// Why settings are not a valid workload.
 #[derive(Debug, thiserror::Error)]
 pub enum SpecError {
@@ -162,12 +153,6 @@ pub enum SpecError {
 }
 
 impl SpecError {
-    /// Returns the error for a value of the wrong type or out of its range; `wanted` describes the accepted values.
-    pub(super) fn bad_value(key: &str, setting: &Setting, wanted: &str) -> Self {
-        let Setting { value, origin } = setting;
-        Self::Invalid(format!("{key} = '{value}' ({origin}) is not {wanted}"))
-    }
-
     /// Returns the error for a `threadcount` that exceeds the operations that the workers can have in flight.
     pub fn too_many_threads(setting: &Setting, workers: u64, each: u64) -> Self {
         let wanted = format!(
@@ -175,7 +160,7 @@ impl SpecError {
              raise worker.operations_in_flight by --set",
             workers * each
         );
-        Self::bad_value("threadcount", setting, &wanted)
+        PropertyError::bad_value("threadcount", setting, &wanted).into()
     }
 
     /// Returns the error for a request of scans, by a setting or by a workload.
@@ -219,7 +204,7 @@ pub fn builtin(letter: char) -> Result<Properties, SpecError> {
             )));
         }
     };
-    let mut properties = Properties::new();
+    let mut properties = Properties::new("-p");
     let name = format!("config/ycsb/workload{letter}");
     properties.load_bytes(&name, text.as_bytes())?;
     Ok(properties)

@@ -18,7 +18,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use farm_bench::oltp::OptionsError;
-use farm_bench::ycsb::properties::PropertyError;
+use farm_bench::properties::PropertyError;
 use farm_bench::ycsb::spec::SpecError;
 use farm_core::config::ConfigError;
 use farm_core::config::host::HostError;

@@ -12,9 +12,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use farm_bench::closed_loop::{Bounds, Ran};
 use farm_bench::load::{self, Name, Pairs};
+use farm_bench::properties::Properties;
 use farm_bench::ycsb::driver::{self, Common, Run};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
-use farm_bench::ycsb::properties::Properties;
 use farm_bench::ycsb::report::{Counters, MachineReport, TableFacts};
 use farm_bench::ycsb::spec::WorkloadSpec;
 use farm_check::workload;
@@ -640,7 +640,7 @@ fn is_settled(finished: &[workload::FinalState]) -> bool {
 
 /// Parses the workload of an order.
 fn ycsb_workload(order: &WorkloadOrder) -> anyhow::Result<WorkloadSpec> {
-    let mut properties = Properties::new();
+    let mut properties = Properties::new("-p");
     for (key, value) in &order.properties {
         properties.set_override(&format!("{key}={value}"))?;
     }

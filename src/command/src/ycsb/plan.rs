@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use farm_bench::ycsb::properties::{Origin, Properties};
+use farm_bench::properties::{Origin, Properties};
 use farm_bench::ycsb::spec::{SpecError, WorkloadSpec, builtin};
 use farm_core::config::Config;
 use farm_kv::TableSpec;
@@ -84,7 +84,7 @@ impl Plan {
             workloads.push(planned(&letter.to_string(), properties, args, &config)?);
         }
         if !args.property_files.is_empty() {
-            let mut properties = Properties::new();
+            let mut properties = Properties::new("-p");
             for file in &args.property_files {
                 properties.load_file(file)?;
             }
@@ -255,7 +255,7 @@ fn bounds(
     let mut operations = Some(spec.operation_count).filter(|count| *count > 0);
     let setting = properties.get("operationcount");
     if let (Some(requested), Some(setting), Some(count)) = (requested, setting, operations)
-        && setting.origin != Origin::CommandLine
+        && matches!(setting.origin, Origin::File { .. })
     {
         crate::write_stderr(format_args!(
             "farm: note: workload {name}: operationcount={count} ({}) is overridden by --duration {}; \

@@ -1,9 +1,12 @@
-//! Property files and `-p key=value` settings, each value with its origin.
+//! Property files and `key=value` settings of the command line, each value with its origin.
 //!
-//! The syntax is that of Java's property files, as in every YCSB workload file: `key=value`, `key: value` or `key
-//! value`, `#` and `!` comments, and a backslash to continue a line. Later files replace earlier ones; a `-p` setting
-//! replaces that of any file, regardless of the order. Every value keeps the line of its setting, so that later error
-//! messages can refer to it.
+//! The syntax is that of Java's property files, as YCSB and LinkBench use them: `key=value`, `key: value` or `key
+//! value`, `#` and `!` comments, and a backslash to continue a line. Later files replace earlier ones; a setting of the
+//! command line replaces that of any file, regardless of the order. Every value keeps the line of its setting, so that
+//! later error messages can refer to it.
+
+mod reader;
+mod vocabulary;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,6 +14,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use java_properties::{LineContent, PropertiesIter};
+
+pub(crate) use reader::Reader;
+pub use reader::Remark;
+pub(crate) use vocabulary::Vocabulary;
 
 /// The origin of a setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,15 +29,15 @@ pub enum Origin {
         /// Line on which the setting starts.
         line: usize,
     },
-    /// On the command line, by `-p key=value`.
-    CommandLine,
+    /// On the command line, by this option.
+    CommandLine(&'static str),
 }
 
 impl fmt::Display for Origin {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Origin::File { name, line } => write!(out, "{name}:{line}"),
-            Origin::CommandLine => out.write_str("-p"),
+            Origin::CommandLine(option) => out.write_str(option),
         }
     }
 }
@@ -65,24 +72,44 @@ pub enum PropertyError {
         /// Description of the error.
         problem: String,
     },
-    /// A `-p` argument is not of the form `key=value`.
-    #[error("-p '{argument}' is not of the form key=value, for example -p recordcount=1000000")]
+    /// An argument is not of the form `key=value`.
+    #[error(
+        "{option} '{argument}' is not of the form key=value, for example {option} recordcount=1000000"
+    )]
     BadOverride {
+        /// The option.
+        option: &'static str,
         /// The argument.
         argument: String,
     },
+    /// A setting is missing or invalid. The message names the setting, its origin, and what is accepted.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl PropertyError {
+    /// Returns the error for a value of the wrong type or out of its range; `wanted` describes the accepted values.
+    pub(crate) fn bad_value(key: &str, setting: &Setting, wanted: &str) -> Self {
+        let Setting { value, origin } = setting;
+        Self::Invalid(format!("{key} = '{value}' ({origin}) is not {wanted}"))
+    }
 }
 
 /// Settings from property files and from the command line.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
+    /// The option of the command line that sets a property.
+    option: &'static str,
     settings: BTreeMap<String, Setting>,
 }
 
 impl Properties {
-    /// Creates an empty set of settings.
-    pub fn new() -> Self {
-        Self::default()
+    /// Creates an empty set of settings. `option` is the option of the command line that sets a property, as in `-p`.
+    pub fn new(option: &'static str) -> Self {
+        Self {
+            option,
+            settings: BTreeMap::new(),
+        }
     }
 
     /// Adds the settings of a file; they replace those of files that were read before.
@@ -131,17 +158,22 @@ impl Properties {
         Ok(())
     }
 
-    /// Adds a `key=value` argument of `-p`.
+    /// Adds a `key=value` argument of the command line.
     ///
     /// # Errors
     /// [`PropertyError::BadOverride`] if there is no `=` or no key.
     pub fn set_override(&mut self, argument: &str) -> Result<(), PropertyError> {
         match argument.split_once('=') {
             Some((key, value)) if !key.trim().is_empty() => {
-                self.set(key.trim().to_owned(), value, Origin::CommandLine);
+                self.set(
+                    key.trim().to_owned(),
+                    value,
+                    Origin::CommandLine(self.option),
+                );
                 Ok(())
             }
             _ => Err(PropertyError::BadOverride {
+                option: self.option,
                 argument: argument.to_owned(),
             }),
         }
@@ -160,13 +192,14 @@ impl Properties {
     }
 
     fn set(&mut self, key: String, value: &str, origin: Origin) {
-        let from_file = origin != Origin::CommandLine;
+        let is_of_file = |origin: &Origin| matches!(origin, Origin::File { .. });
+        let from_file = is_of_file(&origin);
         let setting = Setting {
             value: value.trim().to_owned(),
             origin,
         };
         match self.settings.get(&key) {
-            Some(before) if from_file && before.origin == Origin::CommandLine => {}
+            Some(before) if from_file && !is_of_file(&before.origin) => {}
             _ => {
                 self.settings.insert(key, setting);
             }
@@ -230,7 +263,7 @@ mod tests {
 
     #[test]
     fn the_syntax_of_property_files_is_read_with_line_numbers() {
-        let mut properties = Properties::new();
+        let mut properties = Properties::new("-p");
         let text = "# comment with C:\\users\n! another\n\nrecordcount=10\r\nfieldcount : 3\n\
                     table user\\\n   table \n#x\\\nlast = 1 \\";
         properties.load_bytes("w", text.as_bytes()).unwrap();
@@ -251,7 +284,7 @@ mod tests {
 
     #[test]
     fn later_files_replace_earlier_ones_and_overrides_replace_all() {
-        let mut properties = Properties::new();
+        let mut properties = Properties::new("-p");
         properties.load_bytes("one", b"a=1\nb=1\nc=1").unwrap();
         properties.set_override("c = 3 ").unwrap();
         properties.load_bytes("two", b"\nb=2\nc=2").unwrap();
@@ -263,13 +296,13 @@ mod tests {
         );
         assert_eq!(
             (get("c").value.as_str(), &get("c").origin),
-            ("3", &Origin::CommandLine)
+            ("3", &Origin::CommandLine("-p"))
         );
     }
 
     #[test]
     fn errors_contain_their_origin() {
-        let mut properties = Properties::new();
+        let mut properties = Properties::new("-p");
         let error = properties.load_bytes("w", b"a=1\nb=\\uzzzz").unwrap_err();
         let text = error.to_string();
         assert!(
