@@ -53,6 +53,9 @@ pub enum GraphError {
         /// Maximum length.
         limit: usize,
     },
+    /// The application chose an id that only the store gives.
+    #[error("the id {0} is not below 2^63: the store gives these ids")]
+    Id(u64),
     /// The id belongs to another node.
     #[error("another node has the id {0}")]
     IdTaken(u64),

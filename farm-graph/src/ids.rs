@@ -1,11 +1,12 @@
 //! The ids of nodes, and the table that maps them to the nodes' pointers.
 //!
 //! An id that the store gives contains the number of the worker that gave it, so that workers need not agree on ids:
-//! the number of the machine (16 bits), of the worker (8 bits), and a count (40 bits).
+//! 1 (1 bit), the number of the machine (16 bits), of the worker (8 bits), and a count (39 bits). So applications can
+//! choose ids below 2^63.
 
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::object::{FatPointer, Incarnation};
-use farm_core::worker::Worker;
+use farm_core::worker::{Cont, Worker};
 use farm_kv::{GetCont, Key, KvError};
 
 use crate::GraphError;
@@ -16,7 +17,9 @@ use crate::pending::FoundCont;
 use crate::state::graph;
 
 /// Bits of the count in an id.
-const COUNT_BITS: u32 = 40;
+const COUNT_BITS: u32 = 39;
+/// The bit of the ids that the store gives.
+const GIVEN: u64 = 1 << 63;
 
 /// A pointer to no object.
 pub(crate) const NOWHERE: FatPointer = FatPointer::new(Address::NULL, Incarnation(0));
@@ -31,13 +34,13 @@ pub(crate) fn key(id: u64) -> Key {
 /// Returns the id number `count` of a worker.
 fn id_of(worker: WorkerRef, count: u64) -> u64 {
     let (machine, worker) = (worker.machine.get(), worker.worker.get());
-    (u64::from(machine) << 8 | u64::from(worker)) << COUNT_BITS | count
+    GIVEN | (u64::from(machine) << 8 | u64::from(worker)) << COUNT_BITS | count
 }
 
 /// The place and the id of a new node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// Id of the node; `None` for an id that the store gives.
+    /// Id of the node, below 2^63; `None` for an id that the store gives.
     pub id: Option<u64>,
     /// The node is on the machine of this address, and near it if possible; `None` for this machine.
     pub near: Option<Address>,
@@ -50,7 +53,7 @@ pub(crate) fn new_node<'a>(
     new: NodeData<'a>,
 ) -> Result<(FatPointer, Op<'a>), GraphError> {
     let lists = graph(worker).check_node(&new)?.lists;
-    Ok(add_op(worker, place, lists, Some(new)))
+    add_op(worker, place, lists, Some(new))
 }
 
 /// Returns the operation that reserves a node of a type, and a pointer near which it creates the node.
@@ -60,7 +63,7 @@ pub(crate) fn reserved_node(
     node_type: u32,
 ) -> Result<(FatPointer, Op<'static>), GraphError> {
     let lists = graph(worker).schema.node(node_type)?.lists;
-    Ok(add_op(worker, place, lists, None))
+    add_op(worker, place, lists, None)
 }
 
 fn add_op<'a>(
@@ -68,37 +71,52 @@ fn add_op<'a>(
     place: Place,
     lists: u8,
     new: Option<NodeData<'a>>,
-) -> (FatPointer, Op<'a>) {
+) -> Result<(FatPointer, Op<'a>), GraphError> {
     let me = worker.me();
     let state = graph(worker);
+    if let Some(id) = place.id.filter(|id| id & GIVEN != 0) {
+        return Err(GraphError::Id(id));
+    }
     let id = place.id.unwrap_or_else(|| {
         state.ids_given += 1;
         id_of(me, state.ids_given)
     });
     let near = FatPointer::new(place.near.unwrap_or(Address::NULL), Incarnation(0));
-    (near, Op::AddNode { id, lists, new })
+    Ok((near, Op::AddNode { id, lists, new }))
 }
 
-/// Returns the pointer of a node by its id, by a lookup without a transaction.
-///
-/// # Errors
-/// [`KvError`] of the lookup: nothing was started.
-pub fn find(worker: &mut Worker, id: u64, cont: FoundCont) -> Result<(), KvError> {
+/// Returns the pointer of a node by its id, by a lookup without a transaction: usually one one-sided read.
+pub fn find(worker: &mut Worker, id: u64, cont: FoundCont) {
+    let lookup = graph(worker).lookups.insert((id, cont));
+    look_up(worker, lookup, ());
+}
+
+fn look_up(worker: &mut Worker, lookup: usize, (): ()) {
     let state = graph(worker);
-    let ids = state.ids;
-    let lookup = state.lookups.insert(cont);
-    let started = farm_kv::get(worker, ids, &key(id), GetCont::new(found, lookup));
-    if started.is_err() {
-        graph(worker).lookups.remove(lookup);
+    let (ids, id) = (state.ids, state.lookups[lookup].0);
+    match farm_kv::get(worker, ids, &key(id), GetCont::new(found, lookup)) {
+        Ok(()) => {}
+        Err(KvError::Busy) => farm_kv::when_slot(worker, ids, Cont::new(look_up, lookup)),
+        Err(error) => {
+            let refused = Cont::new(not_started, lookup);
+            graph(worker).lookup_errors.push_back(error);
+            worker.defer(refused);
+        }
     }
-    started
+}
+
+fn not_started(worker: &mut Worker, lookup: usize, (): ()) {
+    let error = graph(worker).lookup_errors.pop_front();
+    let error = error.expect("the error was stored when the lookup was refused");
+    found(worker, lookup, Err(&error));
 }
 
 fn found(worker: &mut Worker, lookup: usize, value: Result<Option<&[u8]>, &KvError>) {
-    let cont = graph(worker).lookups.remove(lookup);
     let found = match value {
         Ok(value) => value.map(pointer).transpose(),
+        Err(KvError::Busy) => return worker.when_room(Cont::new(look_up, lookup)),
         Err(error) => Err(error.clone().into()),
     };
+    let (_, cont) = graph(worker).lookups.remove(lookup);
     cont.resume(worker, found);
 }

@@ -120,8 +120,11 @@ pub use pending::{
     PutCont,
 };
 pub use queue::OwnerCounters;
+pub use read::{ReadCost, ReadCounters};
 pub use schema::{AssocType, NodeType, Schema};
-pub use state::{GraphSpec, ID_VALUE_BYTES, head_counters, left_over, owner_counters};
+pub use state::{
+    GraphSpec, ID_VALUE_BYTES, head_counters, left_over, owner_counters, read_counters,
+};
 
 /// Maximum length of a node's data.
 pub const MAX_NODE_BYTES: usize = 960 << 10;

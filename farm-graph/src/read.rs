@@ -24,6 +24,38 @@ use crate::state::{Graph, graph};
 /// Number of times that an operation begins again because an object that it had found was freed.
 const MAX_RESTARTS: u32 = 1000;
 
+/// The cost of operations of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCost {
+    /// Number of operations.
+    pub operations: u64,
+    /// Number of objects that they read, by one-sided reads if the object is on another machine.
+    pub reads: u64,
+    /// Number of operations that needed a transaction. Its reads are not counted.
+    pub transactions: u64,
+}
+
+/// The cost of reads without a transaction on a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadCounters {
+    /// [`obj_get`](crate::ops::obj_get).
+    pub obj_get: ReadCost,
+    /// [`assoc_count`](crate::ops::assoc_count).
+    pub assoc_count: ReadCost,
+    /// [`assoc_range`](crate::ops::assoc_range).
+    pub assoc_range: ReadCost,
+}
+
+impl ReadCounters {
+    fn of(&mut self, goal: Goal) -> &mut ReadCost {
+        match goal {
+            Goal::Node => &mut self.obj_get,
+            Goal::Count(_) => &mut self.assoc_count,
+            Goal::Range(_) => &mut self.assoc_range,
+        }
+    }
+}
+
 impl Goal {
     fn op(self) -> Op<'static> {
         match self {
@@ -57,16 +89,18 @@ pub(crate) fn begin(worker: &mut Worker, node: FatPointer, goal: Goal, cont: Any
         cached: head.is_some(),
         cont,
     };
+    state.read_counters.of(goal).operations += 1;
     let key = state.readings.insert(reading);
     post(worker, key, ());
 }
 
 /// Posts the next read of an operation.
 fn post(worker: &mut Worker, key: usize, (): ()) {
-    let pointer = graph(worker).readings[key].pointer();
-    let posted = worker.read_pointer_lock_free(pointer, Cont::new(came, key));
-    if posted.is_err() {
-        worker.when_slot(pointer.class().object_bytes(), Cont::new(post, key));
+    let reading = &graph(worker).readings[key];
+    let (pointer, goal) = (reading.pointer(), reading.goal);
+    match worker.read_pointer_lock_free(pointer, Cont::new(came, key)) {
+        Ok(_) => graph(worker).read_counters.of(goal).reads += 1,
+        Err(_) => worker.when_slot(pointer.class().object_bytes(), Cont::new(post, key)),
     }
 }
 
@@ -125,6 +159,7 @@ fn interpret(worker: &mut Worker, key: usize, payload: &[u8]) {
         }
         Ok(Next::Solo) => {
             let reading = state.readings.remove(key);
+            state.read_counters.of(reading.goal).transactions += 1;
             let mut body = Vec::new();
             reading.goal.op().encode(&mut body);
             solo::begin(worker, reading.node, body, reading.cont);

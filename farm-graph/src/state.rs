@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use farm_core::worker::Worker;
-use farm_kv::{TableId, TableSpec};
+use farm_kv::{KvError, TableId, TableSpec};
 use slab::Slab;
 
 use crate::assoc::{Assoc, BODY_BYTES, MAX_TIME};
@@ -15,6 +15,7 @@ use crate::node::NodeData;
 use crate::op::{ChangeOp, Deletion, Op, PutOp, Range, RangeOp};
 use crate::pending::{AnyCont, Buffers, FoundCont, Pending, Reading, Search, Shipped, Solo};
 use crate::queue::{Owner, OwnerCounters};
+use crate::read::ReadCounters;
 use crate::schema::{NodeType, Schema};
 use crate::tree::Limits;
 use crate::wire::Reply;
@@ -47,7 +48,9 @@ pub(crate) struct Graph {
     pub(crate) in_tx: Slab<Pending>,
     /// Searches for nodes by id, in transactions and without.
     pub(crate) searches: Slab<Search>,
-    pub(crate) lookups: Slab<FoundCont>,
+    pub(crate) lookups: Slab<(u64, FoundCont)>,
+    /// Errors of lookups that could not begin, whose continuations are deferred.
+    pub(crate) lookup_errors: VecDeque<KvError>,
     /// Operations that are transactions of their own.
     pub(crate) solos: Slab<Solo>,
     /// Operations that were sent to the owners of their nodes, or wait for room.
@@ -59,6 +62,7 @@ pub(crate) struct Graph {
     /// Operations without a transaction that read.
     pub(crate) readings: Slab<Reading>,
     pub(crate) heads: Heads,
+    pub(crate) read_counters: ReadCounters,
     /// Operations that were refused before they began.
     pub(crate) refused: Slab<(AnyCont, GraphError)>,
     /// Payload of the object that was read last.
@@ -82,6 +86,7 @@ impl Graph {
             in_tx: Slab::new(),
             searches: Slab::new(),
             lookups: Slab::new(),
+            lookup_errors: VecDeque::new(),
             solos: Slab::new(),
             shipped: Slab::new(),
             unsent: VecDeque::new(),
@@ -89,6 +94,7 @@ impl Graph {
             owner_work: Work::default(),
             readings: Slab::new(),
             heads: Heads::new(spec.cached_heads),
+            read_counters: ReadCounters::default(),
             refused: Slab::new(),
             payload: Vec::new(),
             buffers: Vec::new(),
@@ -230,6 +236,14 @@ pub(crate) fn graph(worker: &mut Worker) -> &mut Graph {
     worker
         .layer()
         .expect("open the graph on this worker before you use it: farm_graph::open")
+}
+
+/// Returns the numbers of reads without a transaction on a worker.
+///
+/// # Panics
+/// If the graph is not open on the worker.
+pub fn read_counters(worker: &mut Worker) -> ReadCounters {
+    graph(worker).read_counters
 }
 
 /// Returns the counters of a worker's cache of first pages.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use farm_core::object::FatPointer;
-use farm_graph::ids::Place;
+use farm_graph::ids::{self, Place};
 use farm_graph::tasks::{OwnedAssoc, OwnedNode};
 use farm_graph::tx::{Deletion, Range};
 use farm_graph::{
@@ -197,6 +197,12 @@ fn nodes_that_do_not_exist_have_links_and_are_restored() {
         });
         assert!(deleted.unwrap());
     }
+    let found = ask(&cluster, (1, 0), |worker, cont| ids::find(worker, 77, cont));
+    assert_eq!(found.unwrap(), Some(node));
+    let found = ask(&cluster, (1, 0), |worker, cont| ids::find(worker, 78, cont));
+    assert_eq!(found.unwrap(), None);
+    let given = add(&cluster, 1, Some(1 << 63)).unwrap_err();
+    assert!(matches!(given, GraphError::Id(_)), "{given}");
     let unknown = ask(&cluster, (0, 0), |worker, cont| {
         ops::obj_reserve(worker, Place::default(), 1, cont);
     });
