@@ -82,6 +82,7 @@
 mod assoc;
 mod bytes;
 mod complete;
+pub mod config;
 mod drive;
 mod edit;
 mod error;

@@ -8,14 +8,9 @@ use farm_kv::{KvError, TableId};
 use slab::Slab;
 
 use crate::GraphError;
+use crate::config::{MAX_CACHED_HEADS, PAGE_BYTES};
 use crate::ship;
 use crate::state::{Graph, GraphSpec, ID_VALUE_BYTES};
-
-/// Sizes of pages that a graph can have.
-const PAGE_BYTES: std::ops::RangeInclusive<usize> = 1 << 10..=256 << 10;
-
-/// Maximum number of lists in the cache of a worker.
-const MAX_CACHED_HEADS: usize = 1 << 24;
 
 /// An opening in progress.
 struct Opening {
@@ -57,13 +52,13 @@ pub fn open(worker: &mut Worker, spec: GraphSpec, cont: Cont<Result<(), GraphErr
 }
 
 fn check(spec: &GraphSpec) -> Result<(), GraphError> {
-    if !PAGE_BYTES.contains(&spec.page_bytes) {
+    if !PAGE_BYTES.contains(&(spec.page_bytes as u64)) {
         let (page, least, most) = (spec.page_bytes, PAGE_BYTES.start(), PAGE_BYTES.end());
         return Err(GraphError::Spec(format!(
             "page_bytes is {page}, but pages have between {least} and {most} bytes"
         )));
     }
-    if spec.cached_heads > MAX_CACHED_HEADS {
+    if spec.cached_heads as u64 > MAX_CACHED_HEADS {
         return Err(GraphError::Spec(format!(
             "cached_heads is {}, but a worker caches at most {MAX_CACHED_HEADS} lists",
             spec.cached_heads

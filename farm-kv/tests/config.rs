@@ -1,4 +1,4 @@
-//! The section `[table]`: its values, the refusal of invalid ones, and the files of the repository that contain it.
+//! The section `[table]`: its values, and the refusal of invalid ones.
 
 use std::fs;
 use std::path::Path;
@@ -33,13 +33,6 @@ fn refused(text: &str, kind: ProblemKind, line: usize, key: &str, words: &[&str]
     for word in words {
         assert!(text.contains(word), "{word:?} is missing in {text:?}");
     }
-}
-
-/// Returns the names of all keys.
-fn keys() -> Vec<String> {
-    let text = config::default_for(1, 1).to_toml();
-    let named = text.lines().filter_map(|line| line.split_once(" = "));
-    named.map(|(name, _)| name.to_owned()).collect()
 }
 
 #[test]
@@ -178,28 +171,6 @@ fn a_configuration_written_out_reads_back() {
 }
 
 #[test]
-fn every_file_of_the_repository_loads() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config");
-    let mut names = Vec::new();
-    for entry in fs::read_dir(&dir).expect("the directory config") {
-        let path = entry.expect("an entry").path();
-        if path
-            .extension()
-            .is_some_and(|extension| extension == "toml")
-        {
-            config::load(&path).unwrap_or_else(|error| panic!("{error}"));
-            names.push(
-                path.file_name()
-                    .expect("a name")
-                    .to_string_lossy()
-                    .into_owned(),
-            );
-        }
-    }
-    assert!(names.contains(&"local.toml".to_owned()), "{names:?}");
-}
-
-#[test]
 fn fuzz_corpus_inputs_are_refused_or_read_back() {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus/config");
     let mut accepted = 0;
@@ -220,29 +191,6 @@ fn fuzz_corpus_inputs_are_refused_or_read_back() {
         }
     }
     assert!(accepted > 0, "the fuzz corpus has no accepted input");
-}
-
-#[test]
-fn local_toml_shows_every_key_with_a_comment() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/local.toml");
-    let text = fs::read_to_string(path).expect("config/local.toml");
-    let lines: Vec<&str> = text.lines().map(str::trim).collect();
-    for name in keys() {
-        let at = lines
-            .iter()
-            .position(|line| line.starts_with(&format!("{name} = ")));
-        let at = at.unwrap_or_else(|| panic!("{name} is missing"));
-        let above = &lines[..at];
-        let documented = above
-            .iter()
-            .rev()
-            .find(|line| !line.contains(" = "))
-            .expect("a line above");
-        assert!(documented.starts_with('#'), "{name} has no comment above");
-    }
-    let config = config::from_str(&text, "local.toml").expect("a valid configuration");
-    assert_eq!((config.machines.len(), config.total_workers()), (3, 3));
-    assert_eq!(config.memory.region_bytes, 256 << 20);
 }
 
 #[test]

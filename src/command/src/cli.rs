@@ -99,8 +99,8 @@ impl ConfigArgs {
     /// Reads the file, without the overrides of `--set`.
     pub(crate) fn load(&self) -> Result<Config, ConfigError> {
         match &self.config {
-            Some(path) => farm_kv::config::load(path),
-            None => farm_kv::config::from_str(LOCAL, LOCAL_NAME),
+            Some(path) => farm_graph::config::load(path),
+            None => farm_graph::config::from_str(LOCAL, LOCAL_NAME),
         }
     }
 
