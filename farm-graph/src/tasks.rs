@@ -1,4 +1,7 @@
-//! [`tx`](crate::tx) for tasks: operations on the graph inside the transactions of `async` functions.
+//! [`tx`](crate::tx) for tasks: operations on the graph inside the transactions of `async` functions. Those of
+//! [`alone`] are not part of a transaction.
+
+pub mod alone;
 
 use farm_core::object::FatPointer;
 use farm_core::worker::{BorrowCont, Borrowed, Cont, Worker};

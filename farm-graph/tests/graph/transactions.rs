@@ -376,3 +376,46 @@ fn lists_and_their_inverses_are_as_in_the_model() {
     assert!(left.iter().all(Option::is_none), "{left:?}");
     cluster.stop();
 }
+
+/// The `async` operations without a transaction have the same effects as those in transactions.
+#[test]
+fn tasks_use_the_graph_without_transactions() {
+    let cluster = cluster("graph-alone-tasks", 2, 1024);
+    let done = block_on(&cluster.machines[1], 0, async |farm: Handle| {
+        use farm_graph::tasks::alone;
+        let near = Place::default();
+        let ann = alone::obj_add(&farm, near, person(b"Ann")).await?;
+        let bob = alone::obj_reserve(&farm, near, PERSON).await?;
+        assert_eq!(alone::obj_find(&farm, bob.id).await?, Some(bob.node));
+        assert_eq!(alone::obj_get(&farm, bob.node).await?, None);
+        assert!(alone::obj_restore(&farm, bob.node, person(b"B")).await?);
+        assert!(alone::obj_update(&farm, bob.node, person(b"Bob")).await?);
+        assert_eq!(alone::obj_get(&farm, bob.node).await?.unwrap().data, b"Bob");
+        for id2 in 0..40 {
+            let to = assoc(id2, id2, Some(bob.node), b"x");
+            alone::assoc_add(&farm, ann.node, PLAIN, to, 1).await?;
+        }
+        let to_bob = assoc(bob.id, 3, Some(bob.node), b"");
+        let put = alone::assoc_add(&farm, ann.node, FRIEND, to_bob, 1).await?;
+        assert_eq!(put, Put::Added);
+        let back = alone::assoc_range(&farm, bob.node, FRIEND, Range::newest(9)).await?;
+        assert_eq!((back.len(), back[0].id2), (1, ann.id));
+        let bounds = TimeBounds { min: 5, max: 30 };
+        let found = alone::assoc_get(&farm, ann.node, PLAIN, &[3, 7, 33, 30], bounds).await?;
+        let ids: Vec<u64> = found.iter().map(|it| it.id2).collect();
+        assert_eq!(ids, [7, 30]);
+        let hide = Deletion::Hide;
+        assert!(alone::assoc_delete(&farm, ann.node, (PLAIN, 7), hide, 2).await?);
+        assert!(alone::assoc_change_type(&farm, ann.node, (PLAIN, LINK), 8, 2).await?);
+        let count = alone::assoc_count(&farm, ann.node, PLAIN).await?;
+        assert_eq!((count.count, count.version), (38, 42));
+        assert!(alone::obj_delete(&farm, bob.node).await?);
+        let late = assoc(1, u64::MAX, None, b"");
+        let late = alone::assoc_add(&farm, ann.node, PLAIN, late, 1).await;
+        let late = GraphError::from(late.unwrap_err());
+        assert!(matches!(late, GraphError::Time(u64::MAX)), "{late}");
+        Ok::<_, TxError>(())
+    });
+    done.unwrap().unwrap();
+    cluster.stop();
+}

@@ -149,6 +149,7 @@ fn call(worker: &mut Worker, shared: &Arc<TaskQueue>, slot: usize, context: Opti
             let tx = lend(worker, shared, slot, context);
             begin(worker, tx, key);
         }
+        Op::Alone(begin) => begin(worker, key),
         Op::Commit => {
             let tx = lend(worker, shared, slot, context);
             api::commit(worker, tx, Cont::new(committed, key));

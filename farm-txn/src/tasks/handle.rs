@@ -10,9 +10,10 @@ use std::time::Duration;
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::object::FatPointer;
-use farm_core::worker::Worker;
+use farm_core::worker::{Cont, Worker};
 
 use super::Transaction;
+use super::executor;
 use super::queue::{Answer, Found, Op, Request, TaskQueue};
 use crate::error::TxError;
 use crate::object_run::ObjectRun;
@@ -144,6 +145,26 @@ impl Handle {
             Answer::Value(value) => value.downcast().map(|r| *r).map_err(|_| TxError::Ended),
             _ => Err(TxError::Ended),
         }
+    }
+
+    /// Waits for an operation of a layer above, such as a hashtable, that is not part of a transaction: `begin` starts it
+    /// on the worker, and its continuation receives the result.
+    ///
+    /// # Errors
+    /// Those of the operation; [`TxError::Ended`] if the worker has stopped.
+    pub async fn operation<T: Send + 'static>(
+        &self,
+        begin: impl FnOnce(&mut Worker, Cont<Result<T, TxError>>) + Send + 'static,
+    ) -> Result<T, TxError> {
+        let begin = |worker: &mut Worker, slot| {
+            begin(worker, Cont::new(executor::operated::<T>, slot));
+        };
+        let Answer::Value(answer) = self.shared.call(None, Op::Alone(Box::new(begin))).await.1
+        else {
+            return Err(TxError::Ended);
+        };
+        let answer = answer.downcast::<Result<T, TxError>>();
+        answer.map_or(Err(TxError::Ended), |answer| *answer)
     }
 
     /// Runs a transaction until it commits, and returns the value of the body of that try; or returns an error that no

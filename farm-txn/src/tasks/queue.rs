@@ -43,6 +43,9 @@ pub(super) type Work = Box<dyn FnOnce(&mut Worker) -> Box<dyn Any + Send> + Send
 /// Starts an operation of a layer above.
 pub(super) type Operation = Box<dyn FnOnce(&mut Worker, TxHandle, u64) + Send>;
 
+/// Starts an operation of a layer above that is not part of a transaction.
+pub(super) type Alone = Box<dyn FnOnce(&mut Worker, u64) + Send>;
+
 /// The result of a lock-free read of one object: its incarnation and its payload.
 pub(super) type Found = (Incarnation, Vec<u8>);
 
@@ -54,6 +57,8 @@ pub(super) enum Op {
     Commit,
     /// An operation of a layer above on the transaction; its continuation receives the result.
     Operation(Operation),
+    /// An operation of a layer above by itself.
+    Alone(Alone),
     /// A commit of the reads alone.
     Validate,
     /// A lock-free read, by a fat pointer if there is one.

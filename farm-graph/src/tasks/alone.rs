@@ -1,0 +1,213 @@
+//! [`ops`](crate::ops) for tasks: operations on the graph as `async` functions, each of which takes effect at one moment.
+
+use farm_core::object::FatPointer;
+use farm_core::worker::Worker;
+use farm_txn::{Handle, TxError};
+
+use super::{OwnedAssoc, OwnedNode, adapted, assocs_copied, node_copied};
+use crate::ids::Place;
+use crate::op::{Count, NewNode, Node};
+use crate::tx::{Deletion, Range};
+use crate::{Assoc, NodeData, Put, TimeBounds};
+
+/// Adds a node: see [`crate::ops::obj_add`].
+///
+/// # Errors
+/// A [`GraphError`], as a [`TxError`].
+pub async fn obj_add(farm: &Handle, place: Place, new: NodeData<'_>) -> Result<NewNode, TxError> {
+    let new = OwnedNode::from(Node { id: 0, data: new });
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::obj_add(worker, place, new.properties(), cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Returns the pointer of a node by its id: see [`crate::ids::find`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn obj_find(farm: &Handle, id: u64) -> Result<Option<FatPointer>, TxError> {
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ids::find(worker, id, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Reads a node: see [`crate::ops::obj_get`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn obj_get(farm: &Handle, node: FatPointer) -> Result<Option<OwnedNode>, TxError> {
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = node_copied(worker, cont);
+        crate::ops::obj_get(worker, node, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Replaces the properties of a node: see [`crate::ops::obj_update`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn obj_update(
+    farm: &Handle,
+    node: FatPointer,
+    new: NodeData<'_>,
+) -> Result<bool, TxError> {
+    let new = OwnedNode::from(Node { id: 0, data: new });
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::obj_update(worker, node, new.properties(), cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Reserves a node: see [`crate::ops::obj_reserve`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn obj_reserve(farm: &Handle, place: Place, node_type: u32) -> Result<NewNode, TxError> {
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::obj_reserve(worker, place, node_type, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Makes a node exist again: see [`crate::ops::obj_restore`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn obj_restore(
+    farm: &Handle,
+    node: FatPointer,
+    new: NodeData<'_>,
+) -> Result<bool, TxError> {
+    let new = OwnedNode::from(Node { id: 0, data: new });
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::obj_restore(worker, node, new.properties(), cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Deletes a node: see [`crate::ops::obj_delete`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn obj_delete(farm: &Handle, node: FatPointer) -> Result<bool, TxError> {
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::obj_delete(worker, node, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Adds or replaces an association: see [`crate::ops::assoc_add`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn assoc_add(
+    farm: &Handle,
+    node: FatPointer,
+    assoc_type: u32,
+    assoc: Assoc<'_>,
+    now: u64,
+) -> Result<Put, TxError> {
+    let assoc = OwnedAssoc::from(assoc);
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::assoc_add(worker, node, assoc_type, assoc.as_assoc(), now, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Deletes an association: see [`crate::ops::assoc_delete`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn assoc_delete(
+    farm: &Handle,
+    node: FatPointer,
+    assoc: (u32, u64),
+    deletion: Deletion,
+    now: u64,
+) -> Result<bool, TxError> {
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::assoc_delete(worker, node, assoc, deletion, now, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Changes the type of an association: see [`crate::ops::assoc_change_type`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn assoc_change_type(
+    farm: &Handle,
+    node: FatPointer,
+    types: (u32, u32),
+    id2: u64,
+    now: u64,
+) -> Result<bool, TxError> {
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::assoc_change_type(worker, node, types, id2, now, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Returns associations by the ids to which they point: see [`crate::ops::assoc_get`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn assoc_get(
+    farm: &Handle,
+    node: FatPointer,
+    assoc_type: u32,
+    ids: &[u64],
+    bounds: TimeBounds,
+) -> Result<Vec<OwnedAssoc>, TxError> {
+    let ids = ids.to_vec();
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = assocs_copied(worker, cont);
+        crate::ops::assoc_get(worker, node, assoc_type, &ids, bounds, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Returns the number of visible associations: see [`crate::ops::assoc_count`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn assoc_count(
+    farm: &Handle,
+    node: FatPointer,
+    assoc_type: u32,
+) -> Result<Count, TxError> {
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = adapted(worker, cont);
+        crate::ops::assoc_count(worker, node, assoc_type, cont);
+    };
+    farm.operation(begin).await
+}
+
+/// Returns visible associations, the newest first: see [`crate::ops::assoc_range`].
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn assoc_range(
+    farm: &Handle,
+    node: FatPointer,
+    assoc_type: u32,
+    range: Range,
+) -> Result<Vec<OwnedAssoc>, TxError> {
+    let begin = move |worker: &mut Worker, cont| {
+        let cont = assocs_copied(worker, cont);
+        crate::ops::assoc_range(worker, node, assoc_type, range, cont);
+    };
+    farm.operation(begin).await
+}
