@@ -12,7 +12,19 @@ use crate::edit::{Edit, EditError, Work};
 
 /// Starts machines of one worker each, with the layers of transactions and of tables.
 pub(crate) fn cluster(name: &str, machines: u16) -> TestCluster {
-    TestCluster::start(name, Config::tiny_for(machines, 1), |worker| {
+    start(name, Config::tiny_for(machines, 1))
+}
+
+/// Starts a machine with memory for a list of a million associations.
+pub(crate) fn large_machine(name: &str) -> TestCluster {
+    let mut config = Config::tiny_for(1, 1);
+    config.memory.block_bytes = 1 << 20;
+    (config.memory.region_bytes, config.memory.per_machine_bytes) = (64 << 20, 512 << 20);
+    start(name, config)
+}
+
+fn start(name: &str, config: Config) -> TestCluster {
+    TestCluster::start(name, config, |worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);
     })

@@ -11,7 +11,7 @@ use super::*;
 use crate::assoc::{Assoc, MAX_TIME};
 use crate::edit::Work;
 use crate::list::{Put, TimeBounds};
-use crate::testing::{cluster, complete, in_transaction};
+use crate::testing::{cluster, complete, in_transaction, large_machine};
 
 /// Small pages, so that few associations make a tree.
 const SMALL: Limits = Limits { page_bytes: 400 };
@@ -225,7 +225,7 @@ fn a_node_and_its_lists_are_as_in_the_model() {
 /// `degree` associations.
 fn objects_touched(degree: u64) -> [usize; 3] {
     const LIMITS: Limits = Limits { page_bytes: 8192 };
-    let cluster = cluster(&format!("graph-degree-{degree}"), 1);
+    let cluster = large_machine(&format!("graph-degree-{degree}"));
     let node = in_transaction(&cluster, |worker, tx| {
         complete(worker, tx, &mut Work::default(), Address::NULL, |edit| {
             create(edit, 77, ROOM, None)
@@ -287,4 +287,6 @@ fn the_objects_of_an_operation_grow_with_the_logarithm_of_the_degree() {
     // The node, the first page, and three levels of the index. An association that is not in the first page needs the
     // root of the tree and its leaf, too, and hiding it another leaf for its new place.
     assert_eq!(objects_touched(10_000), [5, 7, 8]);
+    // One level more of the index and of the tree.
+    assert_eq!(objects_touched(1_000_000), [6, 9, 11]);
 }
