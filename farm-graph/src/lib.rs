@@ -86,6 +86,8 @@ pub mod config;
 mod drive;
 mod edit;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 mod heads;
 pub mod ids;
 mod list;

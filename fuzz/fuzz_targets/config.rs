@@ -4,7 +4,7 @@
 #![no_main]
 
 use farm_core::config::{Config, Place};
-use farm_kv::config::{default_for, from_str};
+use farm_graph::config::{default_for, from_str};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
