@@ -16,6 +16,8 @@ pub mod alloc;
 pub mod closed_loop;
 pub mod commits;
 pub mod counters;
+pub mod graph;
+pub mod linkbench;
 pub mod load;
 pub mod lookups;
 pub mod micro;

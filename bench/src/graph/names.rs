@@ -99,7 +99,10 @@ fn found(worker: &mut Worker, seat: usize, found: Result<Option<FatPointer>, Gra
                 own.clients.found[at] = Some(node);
                 own.finish(worker, seat, 0, Outcome::Committed);
             }
-            Ok(None) => own.stop(seat, format!("no node has the id {id}: load the nodes first")),
+            Ok(None) => own.stop(
+                seat,
+                format!("no node has the id {id}: load the nodes first"),
+            ),
             Err(error) => own.stop(seat, format!("cannot look up the node {id}: {error}")),
         }
     });

@@ -1,0 +1,16 @@
+//! LinkBench (Armstrong et al., SIGMOD 2013): a graph like Facebook's, and requests like those of its applications. The
+//! mix of Tao (Bronson et al., ATC 2013) runs on the same graph.
+//!
+//! In reading order: [`spec`] has the properties; [`java`], [`shuffle`], [`zipf`] and [`degree`] are the distributions,
+//! which are those of the reference program; [`payload`] and [`requests`] draw data and requests. They depend on
+//! their arguments only. [`load`] writes the graph, [`driver`] performs the requests, and [`report`] has the results.
+
+pub mod degree;
+pub mod java;
+pub mod payload;
+pub mod requests;
+pub mod shuffle;
+pub mod spec;
+pub mod zipf;
+
+pub use spec::LinkSpec;
