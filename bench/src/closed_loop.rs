@@ -61,7 +61,7 @@ impl Pace {
 ///
 /// # Panics
 /// If `worker` is not below `workers`.
-pub(crate) fn part_of(whole: u64, worker: u64, workers: u64) -> Range<u64> {
+pub fn part_of(whole: u64, worker: u64, workers: u64) -> Range<u64> {
     assert!(
         worker < workers,
         "worker {worker} is not below the number of workers, {workers}"
@@ -299,6 +299,11 @@ impl<C: Clients> ClosedLoop<C> {
     #[inline]
     pub(crate) fn operation(&mut self, seat: usize) -> &mut C::Operation {
         &mut self.seats[seat].operation
+    }
+
+    /// Returns whether the operation of a seat is timed.
+    pub(crate) fn is_timed(&self, seat: usize) -> bool {
+        self.seats[seat].began.is_some()
     }
 
     /// Counts the operation of a seat as executed, with its latency if it was timed, and frees the seat.

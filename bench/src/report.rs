@@ -69,6 +69,34 @@ impl<R: Serialize> Report<R> {
     }
 }
 
+impl<R: Serialize> Report<R> {
+    /// Returns a report with one run as indented JSON. The fields of the run are fields of the report.
+    ///
+    /// # Panics
+    /// If the report has no run.
+    pub fn to_single_json(&self) -> String {
+        #[derive(Serialize)]
+        struct Single<'a, R> {
+            #[serde(flatten)]
+            header: &'a Header,
+            host: &'a serde_json::Value,
+            config: &'a serde_json::Value,
+            #[serde(flatten)]
+            run: &'a R,
+            uneven: &'a [Uneven],
+        }
+        let single = Single {
+            header: &self.header,
+            host: &self.host,
+            config: &self.config,
+            run: &self.runs[0],
+            uneven: &self.uneven,
+        };
+        serde_json::to_string_pretty(&single)
+            .expect("every value in a report can be serialized as JSON")
+    }
+}
+
 impl<R: fmt::Display + Measured> fmt::Display for Report<R> {
     /// Formats the header, the tables of the runs, and the uneven measurements. For a run that was repeated, formats
     /// only the table of the median run, and the spread of all repeats.

@@ -237,6 +237,13 @@ impl Links {
         self.split(self.degree(id1), link_type)
     }
 
+    /// Returns the number of links of a node, of all types.
+    pub fn total(&self, id1: u64) -> u64 {
+        let degree = self.degree(id1);
+        let of_types = (0..self.types).map(|link_type| self.split(degree, link_type));
+        of_types.sum()
+    }
+
     fn split(&self, degree: u64, link_type: u64) -> u64 {
         let each = degree / self.types;
         let rest = if self.compat {

@@ -6,9 +6,13 @@
 //! their arguments only. [`load`] writes the graph, [`driver`] performs the requests, and [`report`] has the results.
 
 pub mod degree;
+pub mod driver;
 pub mod java;
+pub mod load;
 pub mod payload;
+pub mod report;
 pub mod requests;
+pub mod sequence;
 pub mod shuffle;
 pub mod spec;
 pub mod zipf;

@@ -3,6 +3,7 @@
 //! Options that set a key of the configuration call [`Config::set_by`]. An error in such an option therefore has
 //! the same text as an error in a file, with the option as its origin.
 
+mod linkbench;
 mod oltp;
 mod sim;
 mod workload;
@@ -16,6 +17,7 @@ use farm_bench::ycsb::spec::Distribution;
 use farm_core::config::{Config, ConfigError, parse_size};
 use farm_core::ids::MachineId;
 
+pub(crate) use linkbench::{LinkMix, LinkbenchArgs};
 pub(crate) use oltp::{OltpArgs, SmallbankArgs, TatpArgs};
 pub(crate) use sim::SimArgs;
 pub(crate) use workload::WorkloadArgs;
@@ -39,6 +41,7 @@ Examples:
   farm ycsb -P config/ycsb/workloadb --verify    run a YCSB property file, and check every value read
   farm tatp --subscribers 100000                 measure transactions on subscribers of a telecom
   farm smallbank --accounts 100000               measure transfers between accounts, and check the sum
+  farm linkbench --mix tao                       measure requests on a social graph
   farm workload bank --verify                    run transactions on three processes, and check the history
   farm sim --seeds 1000                          simulate 1,000 clusters with faults, and check each
   farm bench limit                               compare lookups with random reads of this host's memory
@@ -69,6 +72,8 @@ pub(crate) enum Command {
     Tatp(TatpArgs),
     /// Run the SmallBank benchmark (transactions between accounts) on a temporary cluster.
     Smallbank(SmallbankArgs),
+    /// Run LinkBench, a social graph and the requests on it, on a temporary cluster.
+    Linkbench(LinkbenchArgs),
     /// Run one machine of a cluster until it is stopped.
     Node(NodeArgs),
     /// Measure one part of the platform by itself.

@@ -6,6 +6,7 @@ mod clean;
 mod cli;
 mod cluster;
 mod doctor;
+mod linkbench;
 mod measure;
 mod oltp;
 mod sim;
@@ -17,6 +18,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use farm_bench::linkbench::degree::DataError;
 use farm_bench::oltp::OptionsError;
 use farm_bench::properties::PropertyError;
 use farm_bench::ycsb::spec::SpecError;
@@ -65,6 +67,7 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Ycsb(args) => ycsb::run(&args, log),
         Command::Tatp(args) => oltp::tatp(&args, log),
         Command::Smallbank(args) => oltp::smallbank(&args, log),
+        Command::Linkbench(args) => linkbench::run(&args, log),
         Command::Node(args) => cluster::node::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Workload(args) => workload::run(&args, log),
@@ -163,6 +166,7 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
             || cause.is::<HostError>()
             || cause.is::<SpecError>()
             || cause.is::<PropertyError>()
+            || cause.is::<DataError>()
             || cause.is::<OptionsError>()
             || cause.is::<oltp::SettingsError>()
     });

@@ -161,6 +161,19 @@ pub(crate) fn write<R: Serialize + fmt::Display + Measured>(
     written
 }
 
+/// As [`write`], for a report with one run, whose fields are those of the report in JSON.
+pub(crate) fn write_single<R: Serialize + fmt::Display + Measured>(
+    report: &Report<R>,
+    json: Option<&Path>,
+) -> anyhow::Result<()> {
+    let written = json.map_or(Ok(()), |path| {
+        std::fs::write(path, report.to_single_json() + "\n")
+            .with_context(|| format!("cannot write the results to {} (--json)", path.display()))
+    });
+    crate::Output.write_all(report.to_string().as_bytes())?;
+    written
+}
+
 /// Checks, before anything is measured, that the results can be written to `path`.
 pub(crate) fn try_writing(path: &Path) -> anyhow::Result<()> {
     let is_new = !path.exists();

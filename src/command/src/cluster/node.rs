@@ -1,5 +1,7 @@
 //! `farm node`: runs one machine, alone or driven by a launcher.
 
+mod graph;
+mod linkbench;
 mod oltp;
 
 use std::io::{BufRead, Write};
@@ -39,6 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time that a node waits until freed objects and changes of shards have reached the workers that own them.
 const SETTLE: Duration = Duration::from_secs(5);
+/// Longest time from the departure of another machine to the order to stop, if that is why it left.
+const STOP_FOLLOWS: Duration = Duration::from_secs(2);
 /// Interval of [`News::Loading`].
 const PROGRESS: Duration = Duration::from_millis(100);
 
@@ -127,6 +131,7 @@ fn start(
     let attach = Arc::new(move |worker: &mut Worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);
+        farm_graph::attach(worker);
         if judged {
             workload::attach(worker);
         }
@@ -200,7 +205,11 @@ fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()
     send_news(&News::Ready);
     let driven = Driven::new(config, id, &machine, judged, abandoned, terminated);
     let Err(error) = driven.execute_all(&orders) else {
-        return Ok(machine.stop()?);
+        let others_left = others_left(&machine);
+        return match machine.stop() {
+            Err(_) if others_left => Ok(()),
+            stopped => Ok(stopped?),
+        };
     };
     // Report before the machine stops, so that the launcher receives this failure before the failures that result
     // from it on other machines.
@@ -211,6 +220,15 @@ fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()
         machine.stop_because(&crate::with_causes(&error));
     }
     bail!(Reported)
+}
+
+/// Returns whether other machines left in good order, and none was lost or failed.
+fn others_left(machine: &Machine) -> bool {
+    let departed = machine.departed();
+    let in_order = departed
+        .iter()
+        .all(|peer| peer.how == Departure::Left && peer.why.is_none());
+    in_order && !departed.is_empty()
 }
 
 /// A line on standard input is not an order.
@@ -260,6 +278,7 @@ struct Driven<'a> {
     span: WorkerSpan,
     table: Option<(TableId, TableSpec)>,
     oltp: Option<oltp::Oltp>,
+    link: Option<linkbench::Graph>,
     tracker: Option<Arc<InsertTracker>>,
     /// Number of records that this machine loaded, and the seconds of its slowest worker.
     loaded: (u64, f64),
@@ -293,6 +312,7 @@ impl<'a> Driven<'a> {
             span,
             table: None,
             oltp: None,
+            link: None,
             tracker: None,
             loaded: (0, 0.0),
             abandoned,
@@ -306,10 +326,13 @@ impl<'a> Driven<'a> {
             let order = match orders.recv_timeout(LOOK) {
                 Ok(order) => order?,
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
-                Err(RecvTimeoutError::Timeout) => {
-                    self.check_running()?;
-                    continue;
-                }
+                Err(RecvTimeoutError::Timeout) => match self.check_running() {
+                    Ok(()) => continue,
+                    Err(error) if !error.is::<Terminated>() && self.follows_stop(orders) => {
+                        return Ok(());
+                    }
+                    Err(error) => return Err(error),
+                },
             };
             match order {
                 Order::Open(table) => self.open(table.into())?,
@@ -318,11 +341,19 @@ impl<'a> Driven<'a> {
                 Order::Mutant { name } => self.mutant(&name)?,
                 Order::LockExclusively => self.lock_exclusively()?,
                 Order::Oltp(order) => self.execute_oltp(order)?,
+                Order::Link(order) => self.execute_link(order)?,
                 Order::Work(spec) => self.work(&spec)?,
                 Order::SendWork => self.send_work()?,
                 Order::Stop => return Ok(()),
             }
         }
+    }
+
+    /// Returns whether the machine stopped because others left, and the order to stop follows. The launcher sends it to one
+    /// node after another, so that on a busy host a machine can leave before the last node has received the order.
+    fn follows_stop(&self, orders: &Receiver<Result<Order, InvalidOrder>>) -> bool {
+        others_left(self.machine)
+            && matches!(orders.recv_timeout(STOP_FOLLOWS), Ok(Ok(Order::Stop)))
     }
 
     /// Returns an error if the node received SIGTERM or its machine has stopped.

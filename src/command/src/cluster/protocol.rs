@@ -2,8 +2,9 @@
 
 use farm_bench::oltp::audit::AuditResult;
 use farm_bench::oltp::{self, Benchmark};
-use farm_bench::ycsb;
+use farm_bench::{linkbench, ycsb};
 use farm_check::workload::{FinalState, Log, Spec};
+use farm_graph::{GraphSpec, Schema};
 use farm_kv::TableSpec;
 use farm_txn::BackoffConfig;
 use serde::{Deserialize, Serialize};
@@ -46,6 +47,8 @@ pub(crate) enum Order {
     LockExclusively,
     /// A step of a benchmark of transactions.
     Oltp(OltpOrder),
+    /// A step of LinkBench.
+    Link(LinkOrder),
     /// Run a judged workload.
     Work(Spec),
     /// Send the records of the judged workload ([`News::Work`]). The launcher sends this order after the workload
@@ -84,6 +87,109 @@ pub(crate) enum OltpOrder {
     /// Check this machine's part of the tables. The launcher sends this order after the transactions have ended on
     /// all machines.
     Audit,
+}
+
+/// A step of LinkBench.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub(crate) enum LinkOrder {
+    /// Open the graph on every worker.
+    Open {
+        /// The graph.
+        graph: GraphOrder,
+        /// The workload.
+        workload: LinkWorkload,
+    },
+    /// Write this machine's part of the nodes ([`News::Loaded`]).
+    LoadNodes,
+    /// Write the links of this machine's nodes ([`News::Loaded`]).
+    LoadLinks,
+    /// Send [`News::LinkFacts`].
+    Facts,
+    /// Look up the names that the requests need ([`News::Opened`]).
+    FindNames {
+        /// Whether these are the names of all nodes.
+        all: bool,
+    },
+    /// Run requests, and send a report ([`News::RanLink`]).
+    Run(LinkRun),
+}
+
+/// A run of the requests of LinkBench.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LinkRun {
+    /// Whether the requests have the mix of Tao.
+    pub(crate) tao: bool,
+    /// Maximum number of links that a request for a list returns.
+    pub(crate) range_limit: u64,
+    /// Seconds of the warm-up, which is not measured.
+    pub(crate) warmup_s: f64,
+    /// Maximum number of measured seconds.
+    pub(crate) duration_s: Option<f64>,
+    /// Number of measured requests of all workers together.
+    pub(crate) operations: Option<u64>,
+    /// Maximum number of requests per second of all workers together.
+    pub(crate) target_per_s: Option<u64>,
+    /// Requests in flight of all workers together.
+    pub(crate) threads: Option<u64>,
+    /// Seed of all random choices.
+    pub(crate) seed: u64,
+    /// The latency of one in this many requests is measured.
+    pub(crate) sampled_1_in: u32,
+}
+
+/// The properties of LinkBench, which the node parses in the same way as the launcher.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct LinkWorkload {
+    /// Keys and values.
+    pub(crate) properties: Vec<(String, String)>,
+    /// Whether oddities of the reference are reproduced.
+    pub(crate) compat: bool,
+    /// Seed of the loaded data.
+    pub(crate) load_seed: u64,
+}
+
+/// The specification of a graph, in a form that can be serialized.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct GraphOrder {
+    schema: Schema,
+    ids: TableOrder,
+    page_bytes: usize,
+    cached_heads: usize,
+}
+
+impl From<GraphSpec> for GraphOrder {
+    fn from(spec: GraphSpec) -> Self {
+        let GraphSpec {
+            schema,
+            ids,
+            page_bytes,
+            cached_heads,
+        } = spec;
+        Self {
+            schema,
+            ids: ids.into(),
+            page_bytes,
+            cached_heads,
+        }
+    }
+}
+
+impl From<GraphOrder> for GraphSpec {
+    fn from(order: GraphOrder) -> Self {
+        let GraphOrder {
+            schema,
+            ids,
+            page_bytes,
+            cached_heads,
+        } = order;
+        Self {
+            schema,
+            ids: ids.into(),
+            page_bytes,
+            cached_heads,
+        }
+    }
 }
 
 /// The specification of a table, in a form that can be serialized.
@@ -151,7 +257,8 @@ pub(crate) struct WorkloadOrder {
 pub(crate) enum News {
     /// The machine is connected to all other machines.
     Ready,
-    /// The tables of [`Order::Open`] or [`OltpOrder::Open`] are open on all workers of the machine.
+    /// The tables of [`Order::Open`] or [`OltpOrder::Open`], or the graph of [`LinkOrder::Open`], are open on all workers of
+    /// the machine; or [`LinkOrder::FindNames`] is done.
     Opened,
     /// Progress of the load.
     Loading {
@@ -169,6 +276,15 @@ pub(crate) enum News {
     Ran(Box<ycsb::report::MachineReport>),
     /// The report of [`OltpOrder::Run`].
     RanOltp(Box<oltp::report::MachineReport>),
+    /// The answer to [`LinkOrder::Facts`].
+    LinkFacts {
+        /// Number of pairs of a node and a type that have links.
+        counts: u64,
+        /// Bytes of the objects of the machine.
+        object_bytes: u64,
+    },
+    /// The report of [`LinkOrder::Run`].
+    RanLink(Box<linkbench::report::MachineReport>),
     /// The result of [`OltpOrder::Audit`].
     AuditResult(AuditResult),
     /// The clients of the judged workload have ended.

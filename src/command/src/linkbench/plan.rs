@@ -1,0 +1,238 @@
+//! The plan of `farm linkbench`: configuration, graph, properties and bounds.
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context;
+use farm_bench::linkbench::degree::{Degrees, Links};
+use farm_bench::linkbench::load;
+use farm_bench::linkbench::spec::{LinkBounds, LinkSpec, defaults};
+use farm_bench::properties::Properties;
+use farm_core::config::Config;
+use farm_graph::GraphSpec;
+use farm_graph::config::GraphConfig;
+
+use crate::Usage;
+use crate::cli::{LinkMix, LinkbenchArgs};
+
+const DEFAULT_DURATION: Duration = Duration::from_secs(10);
+const DEFAULT_WARMUP: Duration = Duration::from_secs(1);
+/// The latency of one in this many requests is measured.
+const SAMPLED_1_IN: u32 = 16;
+/// Id of the table of ids.
+const IDS_TABLE: u16 = 1;
+
+/// Memory that a node takes without links, with its id: enough for the nodes of the default properties.
+const NODE_BYTES: u64 = 640;
+/// Memory that a link takes, in lists that mostly have few links.
+const LINK_BYTES: u64 = 190;
+
+/// The plan of a command.
+pub(super) struct Plan {
+    pub(super) config: Config,
+    pub(super) spec: LinkSpec,
+    properties: Properties,
+    pub(super) graph: GraphSpec,
+    /// Where the distribution of the out-degrees is from.
+    pub(super) degrees: String,
+    /// Number of links that are loaded.
+    pub(super) links: u64,
+    pub(super) mix: LinkMix,
+    pub(super) by_id: bool,
+    pub(super) load_only: bool,
+    pub(super) range_limit: u64,
+    pub(super) warmup: Duration,
+    pub(super) duration: Option<Duration>,
+    pub(super) operations: Option<u64>,
+    pub(super) target_per_s: Option<u64>,
+    pub(super) requesters: Option<u64>,
+    pub(super) load_seed: u64,
+    pub(super) seed: u64,
+    pub(super) sampled_1_in: u32,
+}
+
+impl Plan {
+    pub(super) fn of(args: &LinkbenchArgs) -> anyhow::Result<Self> {
+        let properties = read_properties(args)?;
+        let parsed = LinkSpec::from_properties(&properties, args.compat)?;
+        for remark in &parsed.remarks {
+            let level = if remark.is_warning { "warning" } else { "note" };
+            crate::write_stderr(format_args!("farm: {level}: {}", remark.text));
+        }
+        let (spec, bounds) = (parsed.spec, parsed.bounds);
+        let (degrees, source) = match &bounds.data_file {
+            Some(file) => (Degrees::load(file)?, file.display().to_string()),
+            None => (Degrees::default(), "built-in table".to_owned()),
+        };
+        let links = Links::new(&spec, degrees);
+        let ids = spec.first_id..spec.end_id;
+        let links: u64 = ids.map(|id1| links.total(id1)).sum();
+        let mut config = args.cluster.config.load()?;
+        if args.cluster.config.config.is_none() {
+            let bytes = spec.nodes() * NODE_BYTES + links * LINK_BYTES;
+            size_memory(&mut config, args, bytes)?;
+        }
+        args.cluster.configure(&mut config, &[])?;
+        check_requesters(&config, &properties, bounds.requesters)?;
+        let settings = GraphConfig::of(&config);
+        // Run-phase inserts need room, too.
+        let nodes = spec.nodes() + spec.nodes() / 4;
+        let graph = GraphSpec {
+            schema: load::schema(spec.link_types),
+            ids: crate::measure::table_spec(&config, IDS_TABLE, farm_graph::ID_VALUE_BYTES, nodes)?,
+            page_bytes: settings.page_bytes as usize,
+            cached_heads: settings.cached_heads as usize,
+        };
+        let usual_limit = match args.mix {
+            LinkMix::Linkbench => 10_000,
+            LinkMix::Tao => 50,
+        };
+        let requesters = bounds.requesters.unwrap_or_else(|| most_in_flight(&config));
+        let (duration, operations) = run_bounds(args, &bounds, requesters);
+        Ok(Self {
+            graph,
+            links,
+            degrees: source,
+            mix: args.mix,
+            by_id: args.by_id,
+            load_only: args.load_only,
+            range_limit: args.range_limit.map_or(usual_limit, u64::from),
+            warmup: args
+                .warmup
+                .or(bounds.warmup.map(Duration::from_secs))
+                .unwrap_or(DEFAULT_WARMUP),
+            duration,
+            operations,
+            target_per_s: bounds
+                .request_rate
+                .map(|rate| (rate * requesters as f64).ceil() as u64),
+            requesters: bounds.requesters,
+            load_seed: args.seed.or(bounds.load_seed).unwrap_or(1),
+            seed: args.seed.or(bounds.request_seed).unwrap_or(1),
+            sampled_1_in: SAMPLED_1_IN,
+            config,
+            spec,
+            properties,
+        })
+    }
+
+    /// Returns the keys and values of the properties.
+    pub(super) fn settings(&self) -> Vec<(String, String)> {
+        let settings = self.properties.iter();
+        settings
+            .map(|(key, setting)| (key.to_owned(), setting.value.clone()))
+            .collect()
+    }
+
+    /// Returns the number of requests in flight, of all workers together.
+    pub(super) fn in_flight(&self) -> u64 {
+        self.requesters
+            .unwrap_or_else(|| most_in_flight(&self.config))
+    }
+}
+
+fn most_in_flight(config: &Config) -> u64 {
+    config.total_workers() as u64 * u64::from(config.worker.operations_in_flight)
+}
+
+/// Returns the properties: the built-in ones, those of the file and of the file that it names, and those of the command
+/// line.
+fn read_properties(args: &LinkbenchArgs) -> anyhow::Result<Properties> {
+    let mut properties = defaults();
+    if let Some(file) = &args.property_file {
+        let mut own = Properties::new("-D");
+        own.load_file(file)?;
+        check_file(file, &own)?;
+        if let Some(workload) = own.get("workload_file") {
+            let beside = file.parent().unwrap_or(Path::new("."));
+            properties.load_file(&beside.join(&workload.value))?;
+        }
+        properties.load_file(file)?;
+    }
+    for (key, value) in &args.properties {
+        properties.set_override(&format!("{key}={value}"))?;
+    }
+    // The nodes of the cluster may run in another directory.
+    if let Some(data) = properties.get("data_file") {
+        let path = std::path::absolute(&data.value).with_context(|| {
+            format!("cannot find data_file = {:?} ({})", data.value, data.origin)
+        })?;
+        properties.set_override(&format!("data_file={}", path.display()))?;
+    }
+    Ok(properties)
+}
+
+/// Refuses a file without a property of LinkBench, such as one of another benchmark.
+fn check_file(file: &Path, properties: &Properties) -> anyhow::Result<()> {
+    let known = defaults();
+    let others = [
+        "workload_file",
+        "data_file",
+        "requesters",
+        "requests",
+        "maxtime",
+    ];
+    let is_known = |key: &str| known.get(key).is_some() || others.contains(&key);
+    if properties.iter().any(|(key, _)| is_known(key)) {
+        return Ok(());
+    }
+    let first = properties.iter().next();
+    let found = first.map_or_else(String::new, |(key, setting)| {
+        format!("; the first one found is {key:?} ({})", setting.origin)
+    });
+    Err(Usage::error(format!(
+        "{}: no line of the file is a property of LinkBench, as in maxid1 = 1000001{found}",
+        file.display()
+    )))
+}
+
+/// Sets the memory of each machine so that the graph fits.
+fn size_memory(config: &mut Config, args: &LinkbenchArgs, bytes: u64) -> anyhow::Result<()> {
+    let machines = args
+        .cluster
+        .machines
+        .map_or(config.machines.len() as u64, u64::from);
+    // Requests add to the graph, and each size of objects has blocks that are not full.
+    let needed = bytes / machines * 3 / 2 + (512 << 20);
+    let region = config.memory.region_bytes;
+    let needed = needed.next_multiple_of(region);
+    if needed > config.memory.per_machine_bytes {
+        config.set_by(
+            "the size of the graph",
+            "memory.per_machine_bytes",
+            &needed.to_string(),
+        )?;
+    }
+    Ok(())
+}
+
+/// Returns an error if `requesters` exceeds the requests that all workers can keep in flight.
+fn check_requesters(
+    config: &Config,
+    properties: &Properties,
+    requesters: Option<u64>,
+) -> anyhow::Result<()> {
+    let most = most_in_flight(config);
+    match (requesters, properties.get("requesters")) {
+        (Some(requesters), Some(setting)) if requesters > most => Err(Usage::error(format!(
+            "requesters = {requesters} ({}) is more than {most}: {} worker(s) keep at most {} requests in flight each; \
+             lower requesters, or raise worker.operations_in_flight by --set",
+            setting.origin,
+            config.total_workers(),
+            config.worker.operations_in_flight
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Returns the longest time and the number of requests that bound the run.
+fn run_bounds(
+    args: &LinkbenchArgs,
+    bounds: &LinkBounds,
+    requesters: u64,
+) -> (Option<Duration>, Option<u64>) {
+    let operations = bounds.requests.map(|each| each.saturating_mul(requesters));
+    let usual = operations.is_none().then_some(DEFAULT_DURATION);
+    let duration = args.duration.or(bounds.max_time.map(Duration::from_secs));
+    (duration.or(usual), operations)
+}
