@@ -11,6 +11,7 @@ use farm_graph::{
     Assoc, Assocs, AssocsCont, Count, GraphError, MAX_TIME, NewNode, Node, NodeCont, NodeData, Put,
     TimeBounds, ops,
 };
+use farm_txn::Transaction;
 use rand::RngCore;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -18,7 +19,7 @@ use super::LinkSpec;
 use super::load::{NODE_TYPE, link_type};
 use super::payload::{MAX_LINK_BYTES, MAX_NODE_BYTES, Motif};
 use super::requests::{Kind, LongList, LongLists, Request, Requests};
-use super::sequence;
+use super::store;
 use crate::closed_loop::{self, Clients, ClosedLoop, Done, Extent, Ran};
 use crate::counters::{Costs, counters};
 use crate::graph::GraphCosts;
@@ -275,10 +276,9 @@ impl Driver {
         let now = clients.now_ms(worker);
         clients.new_node.fill(&mut clients.rng, &mut clients.data);
         let data = node_data(1, now, &clients.data);
-        let cont = Cont::new(added, seat);
         match clients.run.sequence {
-            Some(sequence) => sequence::add_node(worker, sequence, data, cont),
-            None => ops::obj_add(worker, Place::default(), data, cont),
+            Some(sequence) => add_next(worker, sequence, data, seat),
+            None => ops::obj_add(worker, Place::default(), data, Cont::new(added, seat)),
         }
     }
 
@@ -335,6 +335,27 @@ impl Driver {
             Err(error) => self.fail(worker, seat, error.borrow()),
         }
     }
+}
+
+/// Adds a node with the next id of the sequence.
+fn add_next(worker: &mut Worker, sequence: FatPointer, data: NodeData<'_>, seat: usize) {
+    let node = store::Node {
+        node_type: data.node_type,
+        version: data.version,
+        time: data.time,
+        data: data.data.to_vec(),
+    };
+    farm_txn::spawn(worker, async move |farm| {
+        let add = async |tx: &mut Transaction| store::add_node_to(tx, sequence, &node).await;
+        let added = farm.transact(add).await.map_err(GraphError::from);
+        let end = move |worker: &mut Worker| {
+            closed_loop::resume(worker, |own: &mut Driver, worker| {
+                own.end_with(worker, seat, added, |_| true);
+            });
+        };
+        // Fails only if the worker has stopped, which has ended the run.
+        let _ = farm.with_worker(end).await;
+    });
 }
 
 fn node_data(version: u64, now_ms: u64, data: &[u8]) -> NodeData<'_> {

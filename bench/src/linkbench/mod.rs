@@ -4,6 +4,7 @@
 //! In reading order: [`spec`] has the properties; [`java`], [`shuffle`], [`zipf`] and [`degree`] are the distributions,
 //! which are those of the reference program; [`payload`] and [`requests`] draw data and requests. They depend on
 //! their arguments only. [`load`] writes the graph, [`driver`] performs the requests, and [`report`] has the results.
+//! [`store`] has the operations by id, as the interface of the reference's stores defines them.
 
 pub mod degree;
 pub mod driver;
@@ -12,9 +13,9 @@ pub mod load;
 pub mod payload;
 pub mod report;
 pub mod requests;
-pub mod sequence;
 pub mod shuffle;
 pub mod spec;
+pub mod store;
 pub mod zipf;
 
 pub use spec::LinkSpec;

@@ -349,11 +349,14 @@ impl<'a> Driven<'a> {
         }
     }
 
-    /// Returns whether the machine stopped because others left, and the order to stop follows. The launcher sends it to one
+    /// Returns whether the machine stopped because others left, and the order to stop follows, or the end of the orders. The launcher sends it to one
     /// node after another, so that on a busy host a machine can leave before the last node has received the order.
     fn follows_stop(&self, orders: &Receiver<Result<Order, InvalidOrder>>) -> bool {
         others_left(self.machine)
-            && matches!(orders.recv_timeout(STOP_FOLLOWS), Ok(Ok(Order::Stop)))
+            && matches!(
+                orders.recv_timeout(STOP_FOLLOWS),
+                Ok(Ok(Order::Stop)) | Err(RecvTimeoutError::Disconnected)
+            )
     }
 
     /// Returns an error if the node received SIGTERM or its machine has stopped.

@@ -14,11 +14,10 @@ use farm_bench::linkbench::driver::{self, LinkCosts, Run};
 use farm_bench::linkbench::load::{self, Load, LoadedLinks};
 use farm_bench::linkbench::report::MachineReport;
 use farm_bench::linkbench::requests::{Requests, linkbench_mix, tao_mix};
-use farm_bench::linkbench::{LinkSpec, sequence};
+use farm_bench::linkbench::{LinkSpec, store};
 use farm_bench::properties::Properties;
 use farm_core::object::FatPointer;
-use farm_core::worker::{Cont, Worker};
-use farm_graph::{GraphError, NewNode};
+use farm_txn::{Handle, block_on};
 
 use super::{Driven, send_news};
 use crate::cluster::protocol::{LinkOrder, LinkRun, LinkWorkload, News};
@@ -131,18 +130,11 @@ impl Driven<'_> {
 
     /// Adds the node that counts ids without gaps.
     fn create_sequence(&self, next: u64) -> anyhow::Result<()> {
-        type Created = Result<NewNode, GraphError>;
-        fn created(worker: &mut Worker, (): (), created: Created) {
-            let answer = worker.take_layer::<Sender<Created>>();
-            // Fails if the node no longer waits, because the machine is stopping.
-            let _ = answer.send(created);
-        }
-        let (answer, created_node) = std::sync::mpsc::channel::<Created>();
-        self.machine.submit(0, move |worker| {
-            worker.put_layer(Box::new(answer));
-            sequence::create(worker, next, Cont::new(created, ()));
-        })?;
-        self.machine.wait_for(&created_node)??;
+        let create = async move |farm: Handle| {
+            let start = async |tx: &mut _| store::start_ids(tx, load::NODE_TYPE, next).await;
+            farm.transact(start).await
+        };
+        block_on(self.machine, 0, create)??;
         Ok(())
     }
 
@@ -184,7 +176,7 @@ impl Driven<'_> {
     fn find_names(&mut self, all: bool) -> anyhow::Result<()> {
         let (spec, workers) = (Arc::clone(&self.graph()?.spec), self.span.local);
         if spec.compat {
-            let range = sequence::SEQUENCE_ID..sequence::SEQUENCE_ID + 1;
+            let range = store::SEQUENCE_ID..store::SEQUENCE_ID + 1;
             let found = self.find(|worker| if worker == 0 { range.clone() } else { 0..0 })?;
             let graph = self.link.as_mut().context("the graph is not open")?;
             graph.sequence = found.first().copied();
