@@ -168,8 +168,7 @@ pub(crate) fn insert(payload: &mut [u8], at: usize, key: Key, body: &[u8]) -> bo
         return false;
     }
     payload.copy_within(at..end, at + more);
-    payload[at..at + 8].copy_from_slice(&key.0.to_le_bytes());
-    payload[at + 8..at + 16].copy_from_slice(&key.1.to_le_bytes());
+    set_key(payload, at, key);
     payload[at + 16..at + 18].copy_from_slice(&(body.len() as u16).to_le_bytes());
     payload[at + 18..at + more].copy_from_slice(body);
     set_counts(payload, count + 1, used + more);
@@ -188,6 +187,12 @@ pub(crate) fn push(to: &mut Vec<u8>, start: usize, key: Key, encode: impl FnOnce
     let (count, used) = counts(&to[start..]);
     let more = to.len() - at;
     set_counts(&mut to[start..], count + 1, used + more);
+}
+
+/// Sets the key of the record at an offset.
+pub(crate) fn set_key(payload: &mut [u8], at: usize, key: Key) {
+    payload[at..at + 8].copy_from_slice(&key.0.to_le_bytes());
+    payload[at + 8..at + 16].copy_from_slice(&key.1.to_le_bytes());
 }
 
 /// Removes the record from `at` to `end`.

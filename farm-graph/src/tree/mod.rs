@@ -256,7 +256,15 @@ impl Tree {
                 }
                 Inserted::Split(key, right) => {
                     level -= 1;
-                    let parent = path.page(level);
+                    let Step {
+                        page: parent,
+                        index,
+                    } = path.inner[level];
+                    if index == 0 {
+                        // The left half may have keys smaller than that of its record, and so may the right half. The
+                        // least key keeps the records in order.
+                        page::set_key(edit.write(parent)?, HEADER_BYTES, (0, 0));
+                    }
                     inserted = insert_into(edit, limits, parent, key, &pointer_bytes(right))?;
                 }
             }
@@ -342,7 +350,10 @@ impl Tree {
                     lost_first |= Some(page) == self.first;
                     Some((parent.index, page))
                 }
-                _ if read.used() < limits.page_bytes / 4 => merge(edit, limits, page, parent)?,
+                _ if read.used() < limits.page_bytes / 4 => {
+                    let is_leaf = level == path.inner.len();
+                    merge(edit, limits, (page, is_leaf), parent)?
+                }
                 _ => None,
             };
             let Some((index, gone)) = gone else { break };
@@ -385,12 +396,12 @@ impl Tree {
     }
 }
 
-/// Merges a small page with its right neighbour, or with its left one if it is the last child of its parent. Returns
-/// the index and the page of the right one of the two, which is no longer needed.
+/// Merges a small page, which may be a leaf, with its right neighbour, or with its left one if it is the last child of its
+/// parent. Returns the index and the page of the right one of the two, which is no longer needed.
 fn merge(
     edit: &mut Edit<'_>,
     limits: Limits,
-    page: FatPointer,
+    (page, is_leaf): (FatPointer, bool),
     parent: Step,
 ) -> Result<Option<(usize, FatPointer)>, EditError> {
     let children = Page::new(edit.read(parent.page)?)?.count();
@@ -413,8 +424,15 @@ fn merge(
     }
     let records = from.count();
     let (more, from) = (from.has_more(), edit.read(right)?.to_vec());
+    let parent = Page::new(edit.read(parent.page)?)?;
+    let least = parent.record(HEADER_BYTES + gone * CHILD_BYTES)?.key;
     let payload = edit.write(left)?;
+    let joint = HEADER_BYTES + Page::new(payload)?.used();
     page::append(payload, &from, HEADER_BYTES, records);
+    if !is_leaf {
+        // The first record of the right page covered all keys from that of the page's own record on, whatever its key.
+        page::set_key(payload, joint, least);
+    }
     page::set_more(payload, more);
     Ok(Some((gone, right)))
 }
