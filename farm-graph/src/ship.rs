@@ -98,6 +98,12 @@ fn try_send(worker: &mut Worker, key: usize) -> bool {
     let body = std::mem::take(&mut shipped.body);
     let cont = ReplyCont::new(answered, key);
     let sent = worker.call(to, OPERATION, &[&body], most_reply, cont);
+    if let Err(CallError::TooLarge { .. }) = sent {
+        // The owner has no room for such a reply. This worker makes the operation itself.
+        let shipped = graph(worker).shipped.remove(key);
+        make_here(worker, body, shipped.cont);
+        return true;
+    }
     let error = match sent {
         Ok(()) | Err(CallError::Busy) => {
             graph(worker).shipped[key].body = body;
@@ -111,15 +117,20 @@ fn try_send(worker: &mut Worker, key: usize) -> bool {
     true
 }
 
+/// Makes the operation of a message in a transaction of this worker.
+fn make_here(worker: &mut Worker, mut body: Vec<u8>, cont: AnyCont) {
+    let node = node_of(&body);
+    let node = node.expect("the message was encoded by this worker");
+    let op = body.split_off(MESSAGE_HEADER_BYTES);
+    solo::begin(worker, node, op, cont);
+}
+
 fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
-    let mut shipped = graph(worker).shipped.remove(key);
+    let shipped = graph(worker).shipped.remove(key);
     match reply {
         // The result is too long for a message, or the owner has not opened the graph yet.
         Ok([]) => {
-            let node = node_of(&shipped.body);
-            let node = node.expect("the message was encoded by this worker");
-            let op = shipped.body.split_off(MESSAGE_HEADER_BYTES);
-            return solo::begin(worker, node, op, shipped.cont);
+            return make_here(worker, shipped.body, shipped.cont);
         }
         Ok(reply) => shipped.cont.resume(worker, Outcome::decode(reply)),
         Err(CallError::PeerLost(machine)) => {

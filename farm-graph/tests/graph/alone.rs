@@ -16,7 +16,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::common::{
     FRIEND, LINK, PERSON, PLAIN, SPOUSE, ask, assocs_cont, cluster, cluster_with_defaults,
-    node_cont, person,
+    node_cont, person, start,
 };
 
 fn add(cluster: &TestCluster, machine: usize, id: Option<u64>) -> Result<NewNode, GraphError> {
@@ -234,6 +234,21 @@ fn long_data_is_written_and_read_from_every_machine() {
     let error = longer.unwrap_err();
     assert!(matches!(error, GraphError::TooLong { .. }), "{error}");
     assert_eq!(get(&cluster, 0, node).unwrap().data.len(), 10);
+    cluster.stop();
+}
+
+/// The room for replies is shared by the workers of both machines. With several workers the longest reply is shorter than
+/// the longest message, and a request for many associations failed because no room for its reply could be reserved.
+#[test]
+fn many_associations_are_read_by_id_with_small_rings_and_several_workers() {
+    let config = farm_core::config::Config::tiny_for(2, 2);
+    let cluster = start("graph-small-rings", config, 1024);
+    let node = add(&cluster, 1, None).unwrap().node;
+    put(&cluster, 1, node, PLAIN, (7, 1, None), vec![1; 8]).unwrap();
+    for count in [1, 2, 8, 20, 40] {
+        let found = by_id(&cluster, 0, node, PLAIN, (1..=count).collect());
+        assert_eq!(found.len(), usize::from(count >= 7), "{count} ids");
+    }
     cluster.stop();
 }
 

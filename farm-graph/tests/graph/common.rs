@@ -85,7 +85,8 @@ pub(crate) fn cluster(name: &str, machines: u16, page_bytes: usize) -> TestClust
     start(name, config, page_bytes)
 }
 
-fn start(name: &str, config: Config, page_bytes: usize) -> TestCluster {
+/// Starts the machines of a configuration, with an open graph.
+pub(crate) fn start(name: &str, config: Config, page_bytes: usize) -> TestCluster {
     let cluster = TestCluster::start(name, config, |worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);
