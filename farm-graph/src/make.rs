@@ -54,7 +54,10 @@ impl Op<'_> {
             }
             _ => None,
         };
-        if let Some((inverse, target)) = inverse {
+        // An association of a node with itself may be its own inverse. Then there is one change, with one result.
+        if let Some((inverse, target)) = inverse
+            && (inverse, target) != (*self, node)
+        {
             inverse.apply(edit, limits, target, reply)?;
         }
         self.apply(edit, limits, node, reply)

@@ -83,6 +83,43 @@ fn a_transaction_sees_its_own_changes_and_others_see_all_of_them_or_none() {
     cluster.stop();
 }
 
+/// An association of a node with itself, of a type that is its own inverse, was written twice by one operation. The result
+/// was that of the second write: an update of a visible association, or a deletion of one that did not exist.
+#[test]
+fn an_association_of_a_node_with_itself_is_written_once() {
+    let cluster = cluster("graph-self", 1, 1024);
+    block_on(&cluster.machines[0], 0, async |farm: Handle| {
+        let mut tx = farm.begin();
+        let ann = tasks::obj_add(&mut tx, Place::default(), person(b"Ann")).await?;
+        let own = assoc(ann.id, 1, Some(ann.node), b"");
+        for expected in [Put::Added, Put::Updated] {
+            let put = tasks::assoc_add(&mut tx, ann.node, FRIEND, own, 1).await?;
+            assert_eq!(put, expected);
+        }
+        assert_eq!(
+            tasks::assoc_count(&mut tx, ann.node, FRIEND).await?.count,
+            1
+        );
+        let which = (FRIEND, ann.id);
+        for deletion in [Deletion::Hide, Deletion::Remove] {
+            let deleted = tasks::assoc_delete(&mut tx, ann.node, which, deletion, 2).await?;
+            assert!(deleted, "{deletion:?}");
+            let again = tasks::assoc_delete(&mut tx, ann.node, which, deletion, 2).await?;
+            assert!(!again, "{deletion:?}");
+        }
+        // Two lists of one node.
+        tasks::assoc_add(&mut tx, ann.node, PARENT, own, 3).await?;
+        for assoc_type in [PARENT, CHILD] {
+            let found = tasks::assoc_range(&mut tx, ann.node, assoc_type, Range::newest(9)).await?;
+            assert_eq!(found.len(), 1);
+        }
+        tx.commit().await
+    })
+    .unwrap()
+    .unwrap();
+    cluster.stop();
+}
+
 /// Returns the error of an operation that is refused, and checks that it changed nothing in its transaction.
 macro_rules! refused {
     ($tx:ident, $operation:expr) => {{
