@@ -81,6 +81,7 @@
 
 mod assoc;
 mod bytes;
+mod check;
 mod complete;
 pub mod config;
 mod drive;
@@ -112,6 +113,7 @@ pub mod tx;
 mod wire;
 
 pub use assoc::{Assoc, MAX_TIME};
+pub use check::{NodeFacts, check_ids, check_node};
 pub use error::GraphError;
 pub use heads::HeadCounters;
 pub use list::{Put, TimeBounds};

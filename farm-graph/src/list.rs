@@ -118,6 +118,11 @@ impl List {
         })
     }
 
+    /// Returns the index.
+    pub(crate) fn index(&self) -> Option<Tree> {
+        self.index
+    }
+
     /// Returns the first page, which contains the newest visible associations, if there are any.
     pub(crate) fn head(&self) -> Option<FatPointer> {
         let tree = self.tree.filter(|_| self.count > 0);

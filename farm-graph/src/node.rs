@@ -14,6 +14,8 @@
 //!   keeps its name when its data grows.
 //! - A deleted node keeps its object while it has lists: associations outlive their nodes, as in Tao and LinkBench.
 
+use std::ops::ControlFlow;
+
 use farm_core::object::FatPointer;
 
 use crate::GraphError;
@@ -256,6 +258,30 @@ pub(crate) fn list_in(
     };
     let bytes = payload[entry + 4..][..LIST_BYTES].try_into();
     List::decode(bytes.map_err(|_| damaged())?).map(Some)
+}
+
+/// The tree of a node's lists, if they are in a tree, and all lists with their types.
+pub(crate) type Lists = (Option<Tree>, Vec<(u32, List)>);
+
+/// Returns all lists of a node.
+pub(crate) fn lists(edit: &Edit<'_>, node: FatPointer) -> Result<Lists, EditError> {
+    let payload = edit.read(node)?;
+    let header = Header::decode(payload)?;
+    let mut all = Vec::new();
+    if !header.is_in_tree() {
+        for entry in entries(payload, header.lists) {
+            let list = entry[4..].try_into().map_err(|_| damaged())?;
+            all.push((number(entry, 0, 4) as u32, List::decode(list)?));
+        }
+        return Ok((None, all));
+    }
+    let table = table(payload)?;
+    table.scan(edit, (0, 0), |record| {
+        let list = record.body.try_into().map_err(|_| damaged())?;
+        all.push((record.key.0 as u32, List::decode(list)?));
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok((Some(table), all))
 }
 
 /// Stores the list of a type.

@@ -3,8 +3,12 @@
 //! Moments are ticks of one clock that all clients share: nanoseconds of the host's clock, or ticks of virtual time.
 //! Operation A precedes operation B in real time if A ended *before* B began. Equal moments imply no order.
 
+pub mod graph;
+
 use farm_kv::shard::Changed;
 use serde::{Deserialize, Serialize};
+
+use graph::GraphOperation;
 
 /// The id of a write, unique in a history. [`WriteId::INITIAL`] is the value that an object was created with.
 #[derive(
@@ -145,6 +149,8 @@ pub struct History {
     pub transactions: Vec<Transaction>,
     /// Operations on a hashtable, in any order.
     pub operations: Vec<KeyOperation>,
+    /// Operations on a graph, in any order.
+    pub graph: Vec<GraphOperation>,
     /// Violations that the workload itself detected: torn values and broken invariants.
     pub violations: Vec<String>,
 }
@@ -154,6 +160,7 @@ impl History {
     pub fn merge(&mut self, other: History) {
         self.transactions.extend(other.transactions);
         self.operations.extend(other.operations);
+        self.graph.extend(other.graph);
         self.violations.extend(other.violations);
     }
 }

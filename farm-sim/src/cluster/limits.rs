@@ -22,6 +22,11 @@ const SLOWEST: u32 = 1008;
 /// Minimum number of blocks of a region that has room for tables.
 const BLOCKS_FOR_TABLES: usize = 32;
 
+/// Minimum number of blocks of a region that has room for a graph.
+const BLOCKS_FOR_A_GRAPH: usize = 64;
+/// Bytes of the smallest log of a cluster with a graph.
+const LEAST_LOG_BYTES_FOR_A_GRAPH: usize = 128 << 10;
+
 /// Maximum number of bytes of a log record besides the objects.
 const LOG_RECORD_BYTES: usize = 192;
 
@@ -94,6 +99,14 @@ impl ClusterLimits {
     pub fn make_room_for_tables(&mut self) {
         self.region_bytes = self.region_bytes.max(BLOCKS_FOR_TABLES * self.block_bytes);
         self.per_machine_bytes = self.per_machine_bytes.max(2 * self.region_bytes as u64);
+    }
+
+    /// Raises the sizes of memory and logs so that nodes and lists of several pages fit. A transaction may change several
+    /// pages of 1 KiB.
+    pub fn make_room_for_a_graph(&mut self) {
+        self.region_bytes = self.region_bytes.max(BLOCKS_FOR_A_GRAPH * self.block_bytes);
+        self.per_machine_bytes = self.per_machine_bytes.max(4 * self.region_bytes as u64);
+        self.log_bytes = self.log_bytes.max(LEAST_LOG_BYTES_FOR_A_GRAPH);
     }
 
     /// Returns the format of rings and logs.

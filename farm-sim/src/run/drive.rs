@@ -38,6 +38,7 @@ enum End {
 fn attach(worker: &mut Worker) {
     farm_txn::attach(worker);
     farm_kv::attach(worker);
+    farm_graph::attach(worker);
     workload::attach(worker);
 }
 
@@ -106,9 +107,12 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     outcome
 }
 
-/// Returns the resources of operations that the transaction and table layers still hold on a worker; `None` if none.
+/// Returns the resources of operations that the layers for transactions, tables and graphs still hold on a worker; `None`
+/// if none.
 fn left_over(worker: &mut Worker) -> Option<String> {
-    farm_txn::left_over(worker).or_else(|| farm_kv::left_over(worker))
+    farm_txn::left_over(worker)
+        .or_else(|| farm_kv::left_over(worker))
+        .or_else(|| workload::left_over(worker))
 }
 
 fn run_clients(plan: &Plan, cluster: &Cluster) -> End {

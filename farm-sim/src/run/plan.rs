@@ -62,6 +62,9 @@ impl Plan {
         if scenario.kind.has_rows() {
             limits.make_room_for_tables();
         }
+        if scenario.kind == Kind::Graph {
+            limits.make_room_for_a_graph();
+        }
         let crowded = scenario.kind == Kind::Append && rng.random_bool(0.125);
         if crowded {
             limits.crowd_logs();
@@ -73,6 +76,9 @@ impl Plan {
             super::spec::crowd_logs(&mut spec, &limits);
             // A worker that is skipped more often would delay too many transactions.
             pace.slow = pace.slow.min(511);
+        }
+        if scenario.kind == Kind::Graph {
+            super::spec::make_graph(&mut spec, rng);
         }
         if super::spec::moves_pairs(&spec) {
             // Makes reads slow and turns frequent, so that other workers move the pairs that a lookup reads.

@@ -1,6 +1,6 @@
 //! Draws workloads whose size fits a simulated cluster.
 
-use farm_check::workload::{Kind, Spec};
+use farm_check::workload::{GraphShape, Kind, Spec};
 use rand::Rng;
 
 use crate::cluster::ClusterLimits;
@@ -17,6 +17,11 @@ const MOST_NAMED: usize = 640;
 
 /// Maximum number of clients of a worker.
 const MOST_CLIENTS: usize = 6;
+/// Maximum number of clients of a worker in a run on a graph: each of them may change the same list, and the checker
+/// tries the orders of concurrent changes.
+const MOST_GRAPH_CLIENTS: usize = 2;
+/// Least number of operations on a graph of the clients of one worker.
+const GRAPH_OPERATIONS: u64 = 50;
 /// Number of clients of a worker in a run that fills the logs.
 const CROWD: usize = 16;
 
@@ -75,8 +80,26 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
         shards,
         buckets,
         value_bytes: rng.random_range(8..=most_value),
+        graph: GraphShape::default(),
         seed: rng.random(),
     }
+}
+
+/// Draws the sizes of a graph: few nodes, and lists of several pages.
+pub(super) fn make_graph(spec: &mut Spec, rng: &mut impl Rng) {
+    spec.clients = spec.clients.min(MOST_GRAPH_CLIENTS);
+    // The final state is read by operations, too.
+    spec.operations = spec.operations.max(GRAPH_OPERATIONS / spec.clients as u64);
+    (spec.neighbourhood, spec.shards) = (4, spec.shards.min(2));
+    spec.graph = GraphShape {
+        nodes: rng.random_range(1..=5),
+        spare_nodes: rng.random_range(1..=3),
+        assoc_types: [1, 2, 4, 6, 8, 16][rng.random_range(0..6usize)],
+        ids: rng.random_range(4..=40),
+        assoc_bytes: [0, 40, 190][rng.random_range(0..3usize)],
+        page_bytes: 1024,
+        cached_heads: [0, 1, 64][rng.random_range(0..3usize)],
+    };
 }
 
 /// Returns true if the table has so few slots that pairs are moved all the time.

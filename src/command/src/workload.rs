@@ -29,9 +29,9 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         seed: args.seed,
         ..Spec::default()
     };
-    if args.kind == Kind::Table && args.history.is_some() {
-        let why = "--history cannot be combined with the workload table: the file contains transactions, and this \
-                   workload has none; leave --history out, or choose another workload";
+    if matches!(args.kind, Kind::Table | Kind::Graph) && args.history.is_some() {
+        let why = "--history cannot be combined with the workloads table and graph: the file contains transactions on \
+                   objects, and these workloads have none; leave --history out, or choose another workload";
         return Err(Usage::error(why));
     }
     let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
@@ -74,11 +74,11 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     }
     writeln!(
         crate::Output,
-        "{}: {} transactions, including those that did not commit, and {} operations on keys on {} machines in \
-         {seconds:.2} s",
+        "{}: {} transactions, including those that did not commit, and {} operations on keys or on a graph on {} \
+         machines in {seconds:.2} s",
         args.kind,
         merged.transactions.len(),
-        merged.operations.len(),
+        merged.operations.len() + merged.graph.len(),
         config.machines.len()
     )?;
     Ok(ExitCode::SUCCESS)
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
 fn verify(spec: &Spec, history: &History, finished: &FinalState) -> anyhow::Result<()> {
     let facts = checkers::check(history);
     let adya = match spec.kind {
-        Kind::Table => Ok(()),
+        Kind::Table | Kind::Graph => Ok(()),
         _ => checkers::append::judge(history),
     };
     // Report the findings of all checkers, not only the first.
@@ -111,7 +111,8 @@ fn verify(spec: &Spec, history: &History, finished: &FinalState) -> anyhow::Resu
     }
     writeln!(
         crate::Output,
-        "right: all checks passed; {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys",
+        "right: all checks passed; {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys or on \
+         a graph",
         facts.transactions,
         facts.committed,
         facts.reads,

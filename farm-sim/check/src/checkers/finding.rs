@@ -33,7 +33,7 @@ pub enum Anomaly {
     WriteSkew,
     /// A cycle only because of real-time order: a transaction ended before another began, but must follow it.
     StaleRead,
-    /// No order of the operations on a key explains their results.
+    /// No order of the operations on a key, or on a graph, explains their results.
     Linearizability,
     /// There are too many orders to try all of them.
     Undecided,
@@ -100,8 +100,8 @@ pub struct Facts {
     pub writes: usize,
     /// Dependencies between effective transactions.
     pub edges: usize,
-    /// Operations on keys.
+    /// Operations on keys, and operations and transactions on a graph.
     pub operations: usize,
-    /// Operations on keys that are known to have changed a pair.
+    /// Those of them that are known to have changed a pair or the graph.
     pub changed: usize,
 }

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: [`check`] runs all checkers of this project. [`serial`] decides whether transactions are
 //! strictly serializable, from the true versions that values carry. [`linear`] does the same for the keys of a
-//! hashtable. [`append`] passes the transactions to an independent checker, so that the verdict does not depend on this
+//! hashtable, and [`store`] for the operations on a graph. [`append`] passes the transactions to an independent checker, so that the verdict does not depend on this
 //! project's checkers alone.
 //!
 //! The same history always produces the same verdict and the same text. The exception is the text of [`append`], which
@@ -14,6 +14,7 @@ mod finding;
 mod graph;
 pub mod linear;
 pub mod serial;
+pub mod store;
 mod version;
 mod versions;
 
@@ -25,7 +26,7 @@ pub use finding::{Anomaly, Facts, Finding};
 const MOST_VIOLATIONS: usize = 10;
 
 /// Checks that a correct platform may produce this history: the workload detected no violation, transactions are
-/// strictly serializable, and the operations on each key are linearizable.
+/// strictly serializable, the operations on each key are linearizable, and those on a graph are strictly serializable.
 ///
 /// # Errors
 ///
@@ -51,9 +52,11 @@ pub fn check(history: &History) -> Result<Facts, Finding> {
         use KeyResult::{Inserted, Removed, Updated};
         matches!(operation.result, Some(Inserted | Updated | Removed))
     };
+    let graph = store::check(&history.graph)?;
+    let changed = history.operations.iter().filter(changes).count();
     Ok(Facts {
-        operations,
-        changed: history.operations.iter().filter(changes).count(),
+        operations: operations + graph,
+        changed: changed + history.graph.iter().filter(|it| it.is_change()).count(),
         ..facts
     })
 }

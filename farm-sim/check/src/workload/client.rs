@@ -17,7 +17,7 @@ use super::named::Named;
 use super::spec::Kind;
 use super::state::{moment, work};
 use super::value::Value;
-use super::{rows, table};
+use super::{graph, rows, table};
 use crate::history::{Access, ObjectId, Outcome, Transaction};
 
 /// Maximum number of lock-free reads of one operation, one after the other.
@@ -35,7 +35,9 @@ pub(super) fn next(worker: &mut Worker, index: usize) {
     }
     if state.left == 0 {
         work.clients_left -= 1;
-        if work.clients_left == 0 {
+        let last = work.clients_left == 0;
+        let is_graph = spec.kind == Kind::Graph;
+        if last && !(is_graph && graph::close(worker)) {
             call_done(worker);
         }
         return;
@@ -48,6 +50,7 @@ pub(super) fn next(worker: &mut Worker, index: usize) {
     let kept = spec.kind == Kind::Churn && state.rng.random_bool(0.25);
     match spec.kind {
         Kind::Table => table::begin(worker, index),
+        Kind::Graph => graph::begin(worker, index),
         kind if kind.has_rows() => rows::begin(worker, index),
         _ if lock_free => {
             if kept && follow::follow_kept(worker, index) {

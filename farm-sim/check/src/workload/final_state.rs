@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::graph::AuditedNode;
 use crate::history::{Access, Outcome, Transaction};
 
 /// The client number of the last read; no client of the workload has it.
@@ -22,6 +23,8 @@ pub struct FinalState {
     /// The final objects of its machine, reported by the machine's first worker. Rows are reported by the owners of
     /// their shards.
     pub objects: Vec<Last>,
+    /// The nodes of its machine, reported by the machine's first worker.
+    pub nodes: Vec<AuditedNode>,
     /// Cents that this worker's clients added to the total of all accounts.
     pub paid_in: i64,
 }
@@ -43,6 +46,7 @@ impl FinalState {
             all.taken += one.taken;
             all.live += one.live;
             all.objects.extend(one.objects);
+            all.nodes.extend(one.nodes);
             all.paid_in += one.paid_in;
         }
         all

@@ -8,10 +8,10 @@ use farm_txn::TxError;
 
 use super::final_state::{FinalState, Last};
 use super::named::member;
-use super::rows;
 use super::spec::{BALANCE, Kind, Spec};
 use super::state::{place, work};
 use super::value::Value;
+use super::{graph, rows};
 use crate::history::{Access, ObjectId};
 
 impl FinalState {
@@ -24,12 +24,16 @@ impl FinalState {
             taken,
             live,
             objects,
+            nodes,
             paid_in,
         } = self;
         if taken != live {
             return Err(format!(
                 "the allocators count {taken} slots as allocated, but {live} objects exist"
             ));
+        }
+        if spec.kind == Kind::Graph {
+            return graph::check(nodes);
         }
         if spec.kind.has_rows() {
             return rows::check(spec, objects, *paid_in);
@@ -59,6 +63,8 @@ pub(super) fn finish(worker: &mut Worker) -> Result<FinalState, String> {
     };
     if work(worker).rows.is_some() {
         rows::finish(worker, &mut finished).map_err(|why| format!("worker {me}: {why}"))?;
+    } else if work(worker).spec.kind == Kind::Graph {
+        graph::finish(worker, &mut finished).map_err(|why| format!("worker {me}: {why}"))?;
     } else if let Some(table) = work(worker).table {
         let facts =
             farm_kv::ops::check(worker, table).map_err(|why| format!("worker {me}: {why}"))?;

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::history::graph::GraphOperation;
 use crate::history::{Access, History, KeyOperation, Outcome, Transaction};
 
 /// A transaction, as recorded for its client.
@@ -32,6 +33,7 @@ pub struct Log {
     pub(super) tried: Vec<Tried>,
     pub(super) reads: Vec<Transaction>,
     pub(super) operations: Vec<KeyOperation>,
+    pub(super) graph: Vec<GraphOperation>,
     pub(super) violations: Vec<String>,
 }
 
@@ -45,6 +47,7 @@ impl Log {
         for log in logs {
             history.transactions.extend(log.reads);
             history.operations.extend(log.operations);
+            history.graph.extend(log.graph);
             history.violations.extend(log.violations);
             asked.extend(log.asked);
             for one in log.tried {

@@ -9,6 +9,10 @@ pub(super) const RUN: MessageId = MessageId(MessageId::APPLICATION + 1);
 
 /// The body of a [`WHERE`] message that asks whether the worker's rows are loaded.
 pub(super) const ASK_LOADED: [u8; 4] = u32::MAX.to_le_bytes();
+/// The body of a [`WHERE`] message that asks whether the clients of a worker have ended.
+pub(super) const ASK_FINISHED: [u8; 4] = (u32::MAX - 1).to_le_bytes();
+/// The reply of a worker whose clients have ended.
+pub(super) const FINISHED: &[u8] = &[1];
 /// The reply of a worker whose rows are loaded.
 pub(super) const ROWS_LOADED: &[u8] = &[1];
 /// The reply of a worker that could not set up its objects or rows.

@@ -19,6 +19,7 @@
 //! | `table` | operations on a hashtable |
 //! | `churn`, `named`, `follow` | objects that are allocated and freed, and reads by pointers to them |
 //! | `rows` | SmallBank and TATP |
+//! | `graph` | operations on a graph |
 //! | `finish`, `final_state` | checks of the final state |
 //! | `log` | the records of a worker, which are merged into a [`history`](crate::history) |
 
@@ -31,6 +32,7 @@ mod execute;
 mod final_state;
 mod finish;
 mod follow;
+mod graph;
 mod log;
 mod message;
 mod named;
@@ -52,14 +54,15 @@ use farm_core::messaging::Request;
 use farm_core::worker::Worker;
 
 pub use final_state::FinalState;
+pub use graph::AuditedNode;
 pub use log::Log;
-pub use spec::{Kind, NoKind, Spec};
+pub use spec::{GraphShape, Kind, NoKind, Spec};
 pub use state::{Done, Progress};
 
-use message::{ASK_LOADED, RUN, WHERE};
+use message::{ASK_FINISHED, ASK_LOADED, RUN, WHERE};
 use state::{Work, work};
 
-/// Registers the workload's messages on a worker, on top of [`farm_kv::attach`].
+/// Registers the workload's messages on a worker, on top of [`farm_kv::attach`] and [`farm_graph::attach`].
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::<Work>::default());
     worker.register(WHERE, answer);
@@ -87,6 +90,7 @@ pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
     retried::configure(worker);
     match kind {
         Kind::Table => table::set_up(worker),
+        Kind::Graph => graph::set_up(worker),
         kind if kind.has_rows() => rows::set_up(worker),
         _ => objects::set_up(worker),
     }
@@ -106,7 +110,13 @@ pub fn is_done(worker: &mut Worker) -> bool {
 /// Takes the log of this worker, including its unfinished operations.
 pub fn take_log(worker: &mut Worker) -> Log {
     clients::note_unanswered(worker);
+    graph::note_unanswered(worker);
     std::mem::take(&mut work(worker).log)
+}
+
+/// Returns a description of operations on a graph that this worker has not ended; `None` if there are none.
+pub fn left_over(worker: &mut Worker) -> Option<String> {
+    graph::left_over(worker)
 }
 
 /// Checks and returns this worker's part of the final state. To be called when no operation is under way.
@@ -117,10 +127,12 @@ pub fn finish(worker: &mut Worker) -> Result<FinalState, String> {
     finish::finish(worker)
 }
 
-/// Replies with the addresses of objects, or whether rows are loaded.
+/// Replies with the addresses of objects, whether rows are loaded, or whether clients have ended.
 fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     if body == ASK_LOADED {
         rows::answer(worker, request);
+    } else if body == ASK_FINISHED {
+        graph::answer(worker, request);
     } else {
         objects::answer(worker, request, body);
     }

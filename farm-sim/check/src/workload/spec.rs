@@ -3,10 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use farm_graph::{AssocType, GraphSpec, NodeType, Schema};
 use farm_kv::TableSpec;
 use serde::{Deserialize, Serialize};
 
 use super::value::LEAST_BYTES;
+use crate::history::graph::{ASSOC_KINDS, AssocKind};
 
 /// The initial balance of every account of the bank.
 pub(super) const BALANCE: u64 = 1_000;
@@ -29,11 +31,13 @@ pub enum Kind {
     SmallBank,
     /// The subscribers of TATP, in tables, with more changes than TATP has.
     Tatp,
+    /// A graph of nodes and associations.
+    Graph,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 7] = [
+    pub const ALL: [Kind; 8] = [
         Kind::Cycle,
         Kind::Bank,
         Kind::Append,
@@ -41,11 +45,12 @@ impl Kind {
         Kind::Churn,
         Kind::SmallBank,
         Kind::Tatp,
+        Kind::Graph,
     ];
 
-    /// Returns true if the workload uses objects, not tables.
+    /// Returns true if the workload uses objects, not tables or a graph.
     pub fn has_objects(self) -> bool {
-        self != Kind::Table && !self.has_rows()
+        !matches!(self, Kind::Table | Kind::Graph) && !self.has_rows()
     }
 
     /// Returns true if the workload uses rows of tables.
@@ -64,6 +69,7 @@ impl fmt::Display for Kind {
             Kind::Churn => "churn",
             Kind::SmallBank => "smallbank",
             Kind::Tatp => "tatp",
+            Kind::Graph => "graph",
         })
     }
 }
@@ -71,7 +77,7 @@ impl fmt::Display for Kind {
 /// The error for an unknown workload name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "unknown workload {0:?}; the workloads are cycle, bank, append, table, churn, smallbank and tatp"
+    "unknown workload {0:?}; the workloads are cycle, bank, append, table, churn, smallbank, tatp and graph"
 )]
 pub struct NoKind(String);
 
@@ -103,9 +109,9 @@ pub struct Spec {
     pub operations: u64,
     /// Share of transactions that only read.
     pub read_only: u32,
-    /// Share of operations that are lock-free reads.
+    /// Share of operations that are lock-free reads; of the operations on a graph, share of reads.
     pub lock_free: u32,
-    /// Share of table operations that the client's worker runs as transactions.
+    /// Share of operations on the table or the graph that the client's worker runs as transactions.
     pub in_transactions: u32,
     /// Number of keys of the table, or of accounts of SmallBank. TATP has a quarter as many subscribers.
     pub keys: u64,
@@ -117,8 +123,43 @@ pub struct Spec {
     pub buckets: u32,
     /// Bytes of the table's values, at least 8.
     pub value_bytes: usize,
+    /// The sizes of the graph.
+    pub graph: GraphShape,
     /// Seed of all random choices.
     pub seed: u64,
+}
+
+/// The sizes of a graph. The table of ids has the sizes of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphShape {
+    /// Nodes at the beginning. Their ids count from 1.
+    pub nodes: u64,
+    /// Further ids, of nodes that clients add.
+    pub spare_nodes: u64,
+    /// Types of associations: the first ones of [`ASSOC_KINDS`](crate::history::graph::ASSOC_KINDS).
+    pub assoc_types: u32,
+    /// Number of entities to which associations point that have no inverse.
+    pub ids: u64,
+    /// Maximum number of bytes of data of an association, without its number.
+    pub assoc_bytes: usize,
+    /// Size from which a page of a list is split.
+    pub page_bytes: usize,
+    /// Number of lists whose first pages a worker caches.
+    pub cached_heads: usize,
+}
+
+impl Default for GraphShape {
+    fn default() -> Self {
+        Self {
+            nodes: 6,
+            spare_nodes: 4,
+            assoc_types: 8,
+            ids: 40,
+            assoc_bytes: 60,
+            page_bytes: 1024,
+            cached_heads: 16,
+        }
+    }
 }
 
 impl Default for Spec {
@@ -139,6 +180,7 @@ impl Default for Spec {
             shards: 3,
             buckets: 3,
             value_bytes: 32,
+            graph: GraphShape::default(),
             seed: 0,
         }
     }
@@ -148,7 +190,7 @@ impl Spec {
     /// Returns the number of objects of all machines.
     pub(super) fn objects(&self, machines: usize) -> usize {
         match self.kind {
-            Kind::Table | Kind::SmallBank | Kind::Tatp => 0,
+            Kind::Table | Kind::SmallBank | Kind::Tatp | Kind::Graph => 0,
             _ => self.objects_per_machine * machines,
         }
     }
@@ -165,6 +207,32 @@ impl Spec {
     /// Returns the payload bytes of an object.
     pub(super) fn payload(&self) -> usize {
         self.payload_bytes.max(LEAST_BYTES)
+    }
+
+    /// Returns the specification of the graph.
+    pub(super) fn graph(&self) -> GraphSpec {
+        let node = |id, lists| NodeType {
+            id,
+            name: format!("node {id}"),
+            lists,
+        };
+        let assoc = |kind: &AssocKind| AssocType {
+            id: kind.id,
+            name: format!("association {}", kind.id),
+            inverse: kind.inverse,
+            unique: kind.unique,
+        };
+        let assocs = ASSOC_KINDS.iter().map(assoc).collect();
+        GraphSpec {
+            schema: Schema::new(vec![node(1, 1), node(2, 3)], assocs)
+                .expect("the types of the workload fit together"),
+            ids: TableSpec {
+                value_bytes: farm_graph::ID_VALUE_BYTES,
+                ..self.table()
+            },
+            page_bytes: self.graph.page_bytes,
+            cached_heads: self.graph.cached_heads,
+        }
     }
 
     /// Returns the specification of the table.

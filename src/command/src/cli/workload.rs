@@ -11,11 +11,12 @@ use super::ClusterArgs;
 /// Options of `farm workload`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Workloads: cycle, bank, append, table, churn, smallbank, tatp. Each has an invariant that a correct
+Workloads: cycle, bank, append, table, churn, smallbank, tatp, graph. Each has an invariant that a correct
 platform keeps: for example a cycle that stays whole, or accounts whose sum stays the same.
 Every client runs one operation at a time. The history has every operation and its result. With --verify
 the command checks the histories of all machines: strict serializability of the transactions, by its own
-checker and by the independent checker adya, and linearizability of the operations on every key.
+checker and by the independent checker adya, linearizability of the operations on every key, and strict
+serializability of the operations on a graph.
 
 Examples:
   farm workload bank --verify

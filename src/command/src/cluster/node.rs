@@ -133,6 +133,7 @@ fn start(
         farm_kv::attach(worker);
         farm_graph::attach(worker);
         if judged {
+            farm_graph::attach(worker);
             workload::attach(worker);
         }
     });

@@ -1,0 +1,405 @@
+//! Calls of the graph store: requests as operations alone, in transactions, and in tasks.
+
+use farm_core::ids::Address;
+use farm_core::object::{FatPointer, Incarnation};
+use farm_core::worker::{Cont, Worker};
+use farm_graph::ids::{self, Place};
+use farm_graph::tasks::{self, OwnedAssoc, OwnedNode};
+use farm_graph::tx::{Deletion, Range};
+use farm_graph::{
+    Assocs, AssocsCont, Count, GraphError, NewNode, Node, NodeCont, Put, TimeBounds, ops,
+    tx as in_tx,
+};
+use farm_txn::{Handle, Transaction, TxError, TxHandle};
+
+use super::results;
+use super::state::{Got, graph_work, refusal};
+use super::values::{assoc_of, node_of};
+use crate::history::graph::{GraphRequest, Times};
+use crate::workload::state::work;
+
+/// What a call needs besides its request.
+#[derive(Clone, Copy)]
+pub(super) struct Targets {
+    /// The node.
+    node: FatPointer,
+    /// The other node of a new association, or the node near which a new node is created.
+    other: Option<FatPointer>,
+    /// Maximum number of bytes of data of an association.
+    most: usize,
+}
+
+/// Returns what the call of a request needs; `None` if the client does not know its node.
+pub(super) fn targets(
+    worker: &mut Worker,
+    client: usize,
+    request: &GraphRequest,
+) -> Option<Targets> {
+    let most = work(worker).spec.graph.assoc_bytes;
+    let state = graph_work(worker);
+    let added = state.pending[client].as_ref();
+    let find = |id: u64| {
+        let added = added.and_then(|pending| pending.pointers.iter().find(|one| one.0 == id));
+        let known = added.map(|added| &added.1).or_else(|| state.nodes.get(&id));
+        known.copied()
+    };
+    let nowhere = FatPointer::new(Address::NULL, Incarnation(0));
+    let (node, other) = match *request {
+        GraphRequest::Find(_) | GraphRequest::AddNode(0, _) => (nowhere, None),
+        GraphRequest::AddNode(_, value) => {
+            let known: Vec<_> = state.nodes.values().copied().collect();
+            let near = known.get(value as usize % (known.len() + 1));
+            (nowhere, near.copied())
+        }
+        GraphRequest::Put(id, _, id2, new) => match new.target {
+            true => (find(id)?, Some(find(id2)?)),
+            false => (find(id)?, None),
+        },
+        GraphRequest::GetNode(id)
+        | GraphRequest::SetNode(id, _)
+        | GraphRequest::DeleteNode(id)
+        | GraphRequest::Hide(id, ..)
+        | GraphRequest::Remove(id, ..)
+        | GraphRequest::ChangeType(id, ..)
+        | GraphRequest::Get(id, ..)
+        | GraphRequest::Count(id, _)
+        | GraphRequest::Range(id, ..) => (find(id)?, None),
+    };
+    Some(Targets { node, other, most })
+}
+
+fn place(id: u64, near: Option<FatPointer>) -> Place {
+    Place {
+        id: (id != 0).then_some(id),
+        near: near.map(|near| near.address),
+    }
+}
+
+fn bounds((min, max): Times) -> TimeBounds {
+    TimeBounds { min, max }
+}
+
+fn range(bounds: Times, offset: u64, limit: u64) -> Range {
+    Range {
+        bounds: self::bounds(bounds),
+        offset,
+        limit,
+    }
+}
+
+/// The time of the changes of counts.
+const NOW: u64 = 7;
+
+/// Makes a request alone.
+pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, targets: Targets) {
+    let Targets { node, other, most } = targets;
+    match *request {
+        GraphRequest::Find(id) => {
+            if let Err(error) = ids::find(worker, id, Cont::new(found, client)) {
+                step(worker, client, refusal(error.into()));
+            }
+        }
+        GraphRequest::AddNode(id, value) => {
+            let new = node_of(value);
+            ops::obj_add(
+                worker,
+                place(id, other),
+                new.properties(),
+                Cont::new(added, client),
+            );
+        }
+        GraphRequest::GetNode(_) => ops::obj_get(worker, node, NodeCont::new(got_node, client)),
+        GraphRequest::SetNode(_, value) => {
+            let new = node_of(value);
+            ops::obj_update(worker, node, new.properties(), Cont::new(changed, client));
+        }
+        GraphRequest::DeleteNode(_) => ops::obj_delete(worker, node, Cont::new(changed, client)),
+        GraphRequest::Put(_, assoc_type, id2, new) => {
+            let assoc = assoc_of(new, id2, other, most);
+            ops::assoc_add(
+                worker,
+                node,
+                assoc_type,
+                assoc.as_assoc(),
+                NOW,
+                Cont::new(put, client),
+            );
+        }
+        GraphRequest::Hide(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            ops::assoc_delete(
+                worker,
+                node,
+                which,
+                Deletion::Hide,
+                NOW,
+                Cont::new(changed, client),
+            );
+        }
+        GraphRequest::Remove(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            ops::assoc_delete(
+                worker,
+                node,
+                which,
+                Deletion::Remove,
+                NOW,
+                Cont::new(changed, client),
+            );
+        }
+        GraphRequest::ChangeType(_, from, to, id2) => {
+            ops::assoc_change_type(
+                worker,
+                node,
+                (from, to),
+                id2,
+                NOW,
+                Cont::new(changed, client),
+            );
+        }
+        GraphRequest::Get(_, assoc_type, ref ids, times) => {
+            let cont = AssocsCont::new(got_assocs, client);
+            ops::assoc_get(worker, node, assoc_type, ids, bounds(times), cont);
+        }
+        GraphRequest::Count(_, assoc_type) => {
+            ops::assoc_count(worker, node, assoc_type, Cont::new(counted, client));
+        }
+        GraphRequest::Range(_, assoc_type, times, offset, limit) => {
+            let range = range(times, offset, limit);
+            ops::assoc_range(
+                worker,
+                node,
+                assoc_type,
+                range,
+                AssocsCont::new(got_assocs, client),
+            );
+        }
+    }
+}
+
+/// Makes a request in a transaction.
+pub(super) fn in_transaction(
+    worker: &mut Worker,
+    tx: TxHandle,
+    client: usize,
+    request: &GraphRequest,
+    targets: Targets,
+) {
+    let Targets { node, other, most } = targets;
+    match *request {
+        GraphRequest::Find(id) => in_tx::obj_find(worker, tx, id, Cont::new(found, client)),
+        GraphRequest::AddNode(id, value) => {
+            let new = node_of(value);
+            in_tx::obj_add(
+                worker,
+                tx,
+                place(id, other),
+                new.properties(),
+                Cont::new(added, client),
+            );
+        }
+        GraphRequest::GetNode(_) => {
+            in_tx::obj_get(worker, tx, node, NodeCont::new(got_node, client))
+        }
+        GraphRequest::SetNode(_, value) => {
+            let new = node_of(value);
+            in_tx::obj_update(
+                worker,
+                tx,
+                node,
+                new.properties(),
+                Cont::new(changed, client),
+            );
+        }
+        GraphRequest::DeleteNode(_) => {
+            in_tx::obj_delete(worker, tx, node, Cont::new(changed, client))
+        }
+        GraphRequest::Put(_, assoc_type, id2, new) => {
+            let assoc = assoc_of(new, id2, other, most);
+            in_tx::assoc_add(
+                worker,
+                tx,
+                node,
+                assoc_type,
+                assoc.as_assoc(),
+                NOW,
+                Cont::new(put, client),
+            );
+        }
+        GraphRequest::Hide(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            in_tx::assoc_delete(
+                worker,
+                tx,
+                node,
+                which,
+                Deletion::Hide,
+                NOW,
+                Cont::new(changed, client),
+            );
+        }
+        GraphRequest::Remove(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            in_tx::assoc_delete(
+                worker,
+                tx,
+                node,
+                which,
+                Deletion::Remove,
+                NOW,
+                Cont::new(changed, client),
+            );
+        }
+        GraphRequest::ChangeType(_, from, to, id2) => {
+            in_tx::assoc_change_type(
+                worker,
+                tx,
+                node,
+                (from, to),
+                id2,
+                NOW,
+                Cont::new(changed, client),
+            );
+        }
+        GraphRequest::Get(_, assoc_type, ref ids, times) => {
+            let cont = AssocsCont::new(got_assocs, client);
+            in_tx::assoc_get(worker, tx, node, assoc_type, ids, bounds(times), cont);
+        }
+        GraphRequest::Count(_, assoc_type) => {
+            in_tx::assoc_count(worker, tx, node, assoc_type, Cont::new(counted, client));
+        }
+        GraphRequest::Range(_, assoc_type, times, offset, limit) => {
+            let range = range(times, offset, limit);
+            in_tx::assoc_range(
+                worker,
+                tx,
+                node,
+                assoc_type,
+                range,
+                AssocsCont::new(got_assocs, client),
+            );
+        }
+    }
+}
+
+/// Passes the result of a step on.
+fn step(worker: &mut Worker, client: usize, got: Got) {
+    let stepped = graph_work(worker).stepped;
+    stepped(worker, client, got);
+}
+
+fn found(worker: &mut Worker, client: usize, result: Result<Option<FatPointer>, GraphError>) {
+    let got = results::found(worker, client, result);
+    step(worker, client, got);
+}
+
+fn added(worker: &mut Worker, client: usize, result: Result<NewNode, GraphError>) {
+    let got = results::added(worker, client, result);
+    step(worker, client, got);
+}
+
+fn got_node(worker: &mut Worker, client: usize, result: Result<Option<Node<'_>>, &GraphError>) {
+    let result = result.map(|node| node.map(OwnedNode::from));
+    let got = results::node(worker, client, result.map_err(Clone::clone));
+    step(worker, client, got);
+}
+
+fn got_assocs(worker: &mut Worker, client: usize, result: Result<Assocs<'_>, &GraphError>) {
+    let result = result.map(|found| found.iter().map(OwnedAssoc::from).collect());
+    let got = results::assocs(worker, result.map_err(Clone::clone));
+    step(worker, client, got);
+}
+
+fn changed(worker: &mut Worker, client: usize, result: Result<bool, GraphError>) {
+    step(worker, client, results::changed(result));
+}
+
+fn put(worker: &mut Worker, client: usize, result: Result<Put, GraphError>) {
+    step(worker, client, results::put(result));
+}
+
+fn counted(worker: &mut Worker, client: usize, result: Result<Count, GraphError>) {
+    step(worker, client, results::count(result));
+}
+
+/// Makes a request in the transaction of a task.
+pub(super) async fn in_task(
+    farm: &Handle,
+    tx: &mut Transaction,
+    client: usize,
+    request: &GraphRequest,
+    targets: Targets,
+) -> Result<Got, TxError> {
+    let Targets { node, other, most } = targets;
+    let got = match *request {
+        GraphRequest::Find(id) => {
+            let result = of_task(tasks::obj_find(tx, id).await)?;
+            farm.with_worker(move |worker| results::found(worker, client, result))
+                .await?
+        }
+        GraphRequest::AddNode(id, value) => {
+            let new = node_of(value);
+            let result = tasks::obj_add(tx, place(id, other), new.properties()).await;
+            let result = of_task(result)?;
+            farm.with_worker(move |worker| results::added(worker, client, result))
+                .await?
+        }
+        GraphRequest::GetNode(_) => {
+            let result = of_task(tasks::obj_get(tx, node).await)?;
+            farm.with_worker(move |worker| results::node(worker, client, result))
+                .await?
+        }
+        GraphRequest::SetNode(_, value) => {
+            let new = node_of(value);
+            results::changed(of_task(
+                tasks::obj_update(tx, node, new.properties()).await,
+            )?)
+        }
+        GraphRequest::DeleteNode(_) => {
+            results::changed(of_task(tasks::obj_delete(tx, node).await)?)
+        }
+        GraphRequest::Put(_, assoc_type, id2, new) => {
+            let assoc = assoc_of(new, id2, other, most);
+            let put = tasks::assoc_add(tx, node, assoc_type, assoc.as_assoc(), NOW);
+            results::put(of_task(put.await)?)
+        }
+        GraphRequest::Hide(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            let deleted = tasks::assoc_delete(tx, node, which, Deletion::Hide, NOW);
+            results::changed(of_task(deleted.await)?)
+        }
+        GraphRequest::Remove(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            let deleted = tasks::assoc_delete(tx, node, which, Deletion::Remove, NOW);
+            results::changed(of_task(deleted.await)?)
+        }
+        GraphRequest::ChangeType(_, from, to, id2) => {
+            let changed = tasks::assoc_change_type(tx, node, (from, to), id2, NOW);
+            results::changed(of_task(changed.await)?)
+        }
+        GraphRequest::Get(_, assoc_type, ref ids, times) => {
+            let found = tasks::assoc_get(tx, node, assoc_type, ids, bounds(times)).await;
+            let found = of_task(found)?;
+            farm.with_worker(move |worker| results::assocs(worker, found))
+                .await?
+        }
+        GraphRequest::Count(_, assoc_type) => {
+            results::count(of_task(tasks::assoc_count(tx, node, assoc_type).await)?)
+        }
+        GraphRequest::Range(_, assoc_type, times, offset, limit) => {
+            let range = range(times, offset, limit);
+            let found = of_task(tasks::assoc_range(tx, node, assoc_type, range).await)?;
+            farm.with_worker(move |worker| results::assocs(worker, found))
+                .await?
+        }
+    };
+    Ok(got)
+}
+
+/// Returns the result of an operation in a task; an error if the worker has stopped.
+fn of_task<T>(result: Result<T, TxError>) -> Result<Result<T, GraphError>, TxError> {
+    match result {
+        Err(TxError::Ended) => Err(TxError::Ended),
+        result => Ok(result.map_err(GraphError::from)),
+    }
+}

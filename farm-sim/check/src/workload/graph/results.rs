@@ -1,0 +1,113 @@
+//! The results of the graph store, as the history records them.
+
+use farm_core::object::FatPointer;
+use farm_core::worker::Worker;
+use farm_graph::tasks::{OwnedAssoc, OwnedNode};
+use farm_graph::{Count, GraphError, NewNode, Put};
+
+use super::state::{Failure, Got, Pending, graph_work, refusal};
+use super::values::{seen, value_of};
+use crate::history::graph::{GraphRequest, GraphResult};
+
+/// Returns the operations of a client.
+pub(super) fn pending(worker: &mut Worker, client: usize) -> Option<&mut Pending> {
+    graph_work(worker).pending[client].as_mut()
+}
+
+/// Returns the request of the step that has ended.
+fn request(pending: &mut Pending) -> Option<&mut GraphRequest> {
+    pending.steps.get_mut(pending.results.len())
+}
+
+pub(super) fn found(
+    worker: &mut Worker,
+    client: usize,
+    result: Result<Option<FatPointer>, GraphError>,
+) -> Got {
+    let found = match result {
+        Ok(found) => found,
+        Err(error) => return refusal(error),
+    };
+    if let Some(pending) = pending(worker, client)
+        && let Some(GraphRequest::Find(id)) = request(pending)
+    {
+        let id = *id;
+        pending.pointers.extend(found.map(|found| (id, found)));
+    }
+    Ok(GraphResult::Found(found.is_some()))
+}
+
+pub(super) fn added(
+    worker: &mut Worker,
+    client: usize,
+    result: Result<NewNode, GraphError>,
+) -> Got {
+    let added = match result {
+        Ok(added) => added,
+        Err(error) => return refusal(error),
+    };
+    if let Some(pending) = pending(worker, client)
+        && let Some(GraphRequest::AddNode(id, _)) = request(pending)
+    {
+        if *id == 0 {
+            *id = added.id;
+            pending.own.push(added.node);
+        } else if *id != added.id {
+            let why = format!("node {id} was added, but has the id {}", added.id);
+            return Err(Failure::Wrong(why));
+        }
+        pending.pointers.push((added.id, added.node));
+    }
+    Ok(GraphResult::Added)
+}
+
+pub(super) fn node(
+    worker: &mut Worker,
+    client: usize,
+    result: Result<Option<OwnedNode>, GraphError>,
+) -> Got {
+    let Some(node) = (match result {
+        Ok(node) => node,
+        Err(error) => return refusal(error),
+    }) else {
+        return Ok(GraphResult::Node(None));
+    };
+    let id = pending(worker, client).and_then(request);
+    let id = match id {
+        Some(GraphRequest::GetNode(id)) => *id,
+        _ => node.id,
+    };
+    let value = value_of(id, &node).map_err(Failure::Wrong)?;
+    Ok(GraphResult::Node(Some(value)))
+}
+
+pub(super) fn assocs(worker: &mut Worker, result: Result<Vec<OwnedAssoc>, GraphError>) -> Got {
+    let found = match result {
+        Ok(found) => found,
+        Err(error) => return refusal(error),
+    };
+    let nodes = &graph_work(worker).nodes;
+    let seen: Result<Vec<_>, String> = found
+        .iter()
+        .map(|assoc| seen(assoc, nodes.get(&assoc.id2).copied()))
+        .collect();
+    seen.map(GraphResult::Assocs).map_err(Failure::Wrong)
+}
+
+pub(super) fn changed(result: Result<bool, GraphError>) -> Got {
+    result.map_or_else(refusal, |changed| Ok(GraphResult::Changed(changed)))
+}
+
+pub(super) fn put(result: Result<Put, GraphError>) -> Got {
+    let put = |put| match put {
+        Put::Added => GraphResult::PutNew,
+        Put::Shown => GraphResult::PutShown,
+        Put::Updated => GraphResult::PutUpdated,
+    };
+    result.map_or_else(refusal, |done| Ok(put(done)))
+}
+
+pub(super) fn count(result: Result<Count, GraphError>) -> Got {
+    let counted = |count: Count| GraphResult::Count(count.count.into(), count.version);
+    result.map_or_else(refusal, |count| Ok(counted(count)))
+}
