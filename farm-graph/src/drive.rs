@@ -1,5 +1,6 @@
 //! Makes operations in transactions, and adds the objects that they need, from any machine.
 
+use farm_core::marks::mark;
 use farm_core::object::FatPointer;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::Change;
@@ -184,6 +185,7 @@ fn mapped(worker: &mut Worker, key: usize, result: Result<Changed, TxError>) {
 
 /// Ends an operation whose new node cannot have its id. Frees the node.
 fn take_back(worker: &mut Worker, key: usize, error: GraphError) {
+    mark("graph: node whose id is taken");
     let pending = &mut graph(worker).in_tx[key];
     let (tx, mut buffers) = (pending.tx, std::mem::take(&mut pending.buffers));
     if let Ok(Outcome::Added(new)) = Outcome::decode(buffers.reply.bytes()) {

@@ -5,6 +5,8 @@
 
 use std::ops::ControlFlow;
 
+use farm_core::marks::mark;
+use farm_core::mutants;
 use farm_core::object::FatPointer;
 
 use crate::GraphError;
@@ -227,7 +229,9 @@ impl List {
         };
         let (new, body) = (hidden.key(), record.body.to_vec());
         self.place(edit, limits, Some(old), new, &body)?;
-        self.count_change(true, false, now);
+        if !mutants::is_on("count not changed by hiding") {
+            self.count_change(true, false, now);
+        }
         Ok(true)
     }
 
@@ -279,6 +283,7 @@ impl List {
         self.total += u32::from(old.is_none());
         match &mut self.index {
             Some(_) if old == Some(new) => {}
+            Some(_) if mutants::is_on("index of a list not updated") => {}
             Some(index) => index.put(edit, limits.of_index(), (new.1, 0), &new.0.to_le_bytes())?,
             None if tree.height > 0 => self.index = Some(build_index(edit, limits, &tree)?),
             None => {}
@@ -291,6 +296,7 @@ impl List {
         if self.tree.is_none_or(|tree| tree.height == 0)
             && let Some(index) = self.index.take()
         {
+            mark("graph: index freed");
             index.free(edit)?;
         }
         Ok(())
@@ -311,6 +317,7 @@ impl List {
 
 /// Creates the index of a tree that was split for the first time.
 fn build_index(edit: &mut Edit<'_>, limits: Limits, tree: &Tree) -> Result<Tree, EditError> {
+    mark("graph: index made");
     let mut keys = Vec::new();
     tree.scan(edit, (0, 0), |record| {
         keys.push(record.key);

@@ -2,6 +2,8 @@
 
 use std::ops::ControlFlow;
 
+use farm_core::marks::mark;
+use farm_core::mutants;
 use farm_core::object::FatPointer;
 
 use crate::GraphError;
@@ -27,6 +29,8 @@ impl Op<'_> {
     ) -> Result<(), EditError> {
         let (schema, limits) = types;
         let inverse = match *self {
+            Op::Put(_) if mutants::is_on("inverse association not added") => None,
+            Op::Delete { .. } if mutants::is_on("inverse association not deleted") => None,
             Op::Put(put) => put.inverse(edit, schema, node)?,
             Op::Delete {
                 assoc_type,
@@ -177,6 +181,7 @@ impl<'a> PutOp<'a> {
         }
         let mut list = node::list(edit, node, self.assoc_type)?;
         if self.unique && has_other(edit, &list, self.assoc.id2)? {
+            mark("graph: second association of a unique type refused");
             return Err(GraphError::NotUnique(self.assoc_type).into());
         }
         let put = list.put(edit, limits, &self.assoc, self.now)?;

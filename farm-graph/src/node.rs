@@ -16,6 +16,8 @@
 
 use std::ops::ControlFlow;
 
+use farm_core::marks::mark;
+use farm_core::mutants;
 use farm_core::object::FatPointer;
 
 use crate::GraphError;
@@ -198,7 +200,9 @@ pub(crate) fn set(
         // transaction reads the data of that version, or detects that it was freed.
         false => Some(edit.create(new.data.len())?),
     };
-    if let Some(old) = old {
+    if let Some(old) = old
+        && !mutants::is_on("old data of a node not freed")
+    {
         edit.free(old)?;
     }
     header.node_type = new.node_type;
@@ -207,6 +211,7 @@ pub(crate) fn set(
     header.data_bytes = new.data.len() as u32;
     header.flags = header.flags & !SPILLED | EXISTS;
     if let Some(spilled) = spilled {
+        mark("graph: data outside of its node");
         header.flags |= SPILLED;
         edit.write(spilled)?[..new.data.len()].copy_from_slice(new.data);
         edit.write(node)?[at..at + POINTER_BYTES].copy_from_slice(&pointer_bytes(spilled));
@@ -297,6 +302,9 @@ pub(crate) fn set_list(
     if header.is_in_tree() {
         let mut table = table(payload)?;
         table.put(edit, limits, (assoc_type.into(), 0), &list.encode())?;
+        if table.height > 0 {
+            mark("graph: lists in a tree of several pages");
+        }
         set_table(edit.write(node)?, &table);
         return Ok(());
     }
@@ -324,6 +332,7 @@ fn move_to_tree(
     assoc_type: u32,
     list: &List,
 ) -> Result<(), EditError> {
+    mark("graph: lists moved to a tree");
     let entries = entries(edit.read(node)?, header(edit, node)?.lists);
     let entries: Vec<_> = entries
         .map(|entry| (number(entry, 0, 4), entry[4..].to_vec()))

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use farm_core::marks::mark;
+use farm_core::mutants;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Tx, TxError, TxLimits};
 
@@ -75,7 +77,10 @@ fn attempt(worker: &mut Worker, node: u64, (): ()) {
                 return retry(worker, node);
             }
             // The transaction may be too large. Operations before this one commit without it.
-            Err(GraphError::Tx(_)) if done > 0 => break,
+            Err(GraphError::Tx(_)) if done > 0 => {
+                mark("graph: operation left out of a batch");
+                break;
+            }
             Err(error) => graph(worker).owner.all[key].reply.refused(&error),
         }
         done += 1;
@@ -119,6 +124,9 @@ fn make(worker: &mut Worker, tx: &mut Tx, key: usize) -> Result<(), GraphError> 
 fn on_committed(worker: &mut Worker, node: u64, result: Result<(), TxError>) {
     match result {
         Ok(()) => end(worker, node, None),
+        Err(TxError::Abort(_)) if mutants::is_on("batch acknowledged before its commit") => {
+            end(worker, node, None);
+        }
         Err(TxError::Abort(_)) => retry(worker, node),
         Err(error) => end(worker, node, Some(&error.into())),
     }
@@ -127,6 +135,7 @@ fn on_committed(worker: &mut Worker, node: u64, result: Result<(), TxError>) {
 /// Handles a conflict of a batch with another transaction.
 fn retry(worker: &mut Worker, node: u64) {
     let owner = &mut graph(worker).owner;
+    mark("graph: batch retried");
     owner.counters.conflicts += 1;
     let queue = owner.nodes.get_mut(&node).expect("the node has a batch");
     queue.conflicts += 1;
@@ -145,6 +154,9 @@ fn end(worker: &mut Worker, node: u64, error: Option<&GraphError>) {
     let owner = &mut graph(worker).owner;
     let queue = owner.nodes.get_mut(&node).expect("the node has a batch");
     queue.conflicts = 0;
+    if queue.batch.len() > 1 {
+        mark("graph: operations combined");
+    }
     let mut batch = std::mem::take(&mut queue.batch);
     owner.counters.transactions += 1;
     owner.counters.operations += batch.len() as u64;

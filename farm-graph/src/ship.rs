@@ -4,6 +4,7 @@
 //! are made there, so that many writers of one node do not conflict with each other ([`crate::owner`]).
 
 use farm_core::ids::{WorkerId, WorkerRef};
+use farm_core::marks::mark;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::FatPointer;
 use farm_core::worker::{Cont, Worker};
@@ -64,6 +65,7 @@ pub(crate) fn ship(worker: &mut Worker, node: FatPointer, op: &Op<'_>, cont: Any
         return owner::queue(worker, Waiter::Own(cont), body);
     }
     if body.len() > most {
+        mark("graph: operation too long for a message");
         let op = body.split_off(MESSAGE_HEADER_BYTES);
         return solo::begin(worker, node, op, cont);
     }
@@ -76,6 +78,7 @@ pub(crate) fn ship(worker: &mut Worker, node: FatPointer, op: &Op<'_>, cont: Any
     if !graph(worker).unsent.is_empty() || !try_send(worker, key) {
         let unsent = &mut graph(worker).unsent;
         unsent.push_back(key);
+        mark("graph: operation waits for room");
         if unsent.len() == 1 {
             worker.when_room(Cont::new(send_unsent, ()));
         }
@@ -99,6 +102,7 @@ fn try_send(worker: &mut Worker, key: usize) -> bool {
     let cont = ReplyCont::new(answered, key);
     let sent = worker.call(to, OPERATION, &[&body], most_reply, cont);
     if let Err(CallError::TooLarge { .. }) = sent {
+        mark("graph: no room for so long a reply");
         // The owner has no room for such a reply. This worker makes the operation itself.
         let shipped = graph(worker).shipped.remove(key);
         make_here(worker, body, shipped.cont);
@@ -130,6 +134,7 @@ fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
     match reply {
         // The result is too long for a message, or the owner has not opened the graph yet.
         Ok([]) => {
+            mark("graph: result too long for a reply");
             return make_here(worker, shipped.body, shipped.cont);
         }
         Ok(reply) => shipped.cont.resume(worker, Outcome::decode(reply)),

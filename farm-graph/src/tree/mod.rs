@@ -8,8 +8,13 @@
 //! of a split keeps the object. So the first leaf, which clients cache, remains the first leaf until it is freed, and
 //! its incarnation shows that. Pages that become empty are freed, and small ones are merged with a neighbour.
 
+#[cfg(feature = "mutants")]
+mod faults;
+
 use std::ops::ControlFlow;
 
+use farm_core::marks::mark;
+use farm_core::mutants;
 use farm_core::object::FatPointer;
 use smallvec::SmallVec;
 
@@ -243,9 +248,13 @@ impl Tree {
         if page::insert(payload, at, key, body) {
             return Ok(());
         }
-        let path = self.path(edit, key)?;
+        #[cfg_attr(not(feature = "mutants"), expect(unused_mut))]
+        let mut path = self.path(edit, key)?;
         let mut level = path.inner.len();
+        #[cfg_attr(not(feature = "mutants"), expect(unused_mut))]
         let mut inserted = insert_into(edit, limits, path.page(level), key, body)?;
+        #[cfg(feature = "mutants")]
+        faults::swap_halves(self, edit, &mut path, &mut inserted)?;
         loop {
             let page = path.page(level);
             match inserted {
@@ -260,7 +269,8 @@ impl Tree {
                         page: parent,
                         index,
                     } = path.inner[level];
-                    if index == 0 {
+                    if index == 0 && !mutants::is_on("first record of an inner page keeps its key")
+                    {
                         // The left half may have keys smaller than that of its record, and so may the right half. The
                         // least key keeps the records in order.
                         page::set_key(edit.write(parent)?, HEADER_BYTES, (0, 0));
@@ -301,6 +311,7 @@ impl Tree {
         left: FatPointer,
         right: (Key, FatPointer),
     ) -> Result<(), EditError> {
+        mark("graph: tree got a level");
         let root = edit.create(limits.object_bytes(2 * CHILD_BYTES))?;
         let payload = edit.write(root)?;
         insert_checked(payload, (0, 0), &pointer_bytes(left))?;
@@ -347,6 +358,7 @@ impl Tree {
             let read = Page::new(edit.read(page)?)?;
             let gone = match read.count() {
                 0 => {
+                    mark("graph: empty page freed");
                     lost_first |= Some(page) == self.first;
                     Some((parent.index, page))
                 }
@@ -363,6 +375,7 @@ impl Tree {
             level -= 1;
         }
         while self.height > 0 && Page::new(edit.read(self.root)?)?.count() == 1 {
+            mark("graph: tree lost a level");
             let only = child(edit, self.root, 0)?;
             edit.free(self.root)?;
             self.root = only;
@@ -372,6 +385,7 @@ impl Tree {
             page::set_more(edit.write(self.root)?, false);
         }
         if lost_first {
+            mark("graph: first leaf freed");
             self.first = Some(self.path(edit, (0, 0))?.leaf);
         }
         Ok(())
@@ -422,6 +436,7 @@ fn merge(
     if HEADER_BYTES + both > to.len() || both > limits.page_bytes * 3 / 4 {
         return Ok(None);
     }
+    mark("graph: pages merged");
     let records = from.count();
     let (more, from) = (from.has_more(), edit.read(right)?.to_vec());
     let parent = Page::new(edit.read(parent.page)?)?;
@@ -430,6 +445,7 @@ fn merge(
     let joint = HEADER_BYTES + Page::new(payload)?.used();
     page::append(payload, &from, HEADER_BYTES, records);
     if !is_leaf {
+        mark("graph: inner pages merged");
         // The first record of the right page covered all keys from that of the page's own record on, whatever its key.
         page::set_key(payload, joint, least);
     }
@@ -474,6 +490,7 @@ fn split(
     key: Key,
     body: &[u8],
 ) -> Result<Inserted, EditError> {
+    mark("graph: page split");
     let read = Page::new(edit.read(left)?)?;
     let half = HEADER_BYTES + read.used() / 2;
     let (mut moved, mut from) = (0, None);
@@ -493,7 +510,10 @@ fn split(
     page::set_more(payload, more);
     let payload = edit.write(left)?;
     page::truncate(payload, at, moved);
-    page::set_more(payload, true);
+    page::set_more(
+        payload,
+        !mutants::is_on("a split page does not show that others follow"),
+    );
     let half = if key < middle { left } else { right };
     insert_checked(edit.write(half)?, key, body)?;
     Ok(Inserted::Split(middle, right))

@@ -77,6 +77,17 @@ pub const ALL: &[Mutant] = &[
     mutant("chain block freed but still linked", "table"),
     mutant("chain block not renamed", "table"),
     mutant("lookup ignores incarnations", "table"),
+    mutant("first leaf gets a new object on a split", "graph"),
+    mutant("first record of an inner page keeps its key", "graph"),
+    mutant("a split page does not show that others follow", "graph"),
+    mutant("index of a list not updated", "graph"),
+    mutant("count not changed by hiding", "graph"),
+    mutant("inverse association not added", "graph"),
+    mutant("inverse association not deleted", "graph"),
+    mutant("incarnation of a cached first page not checked", "graph"),
+    mutant("deleted node still read", "graph"),
+    mutant("old data of a node not freed", "graph"),
+    mutant("batch acknowledged before its commit", "graph"),
 ];
 
 /// The result of a hunt for a mutant.
