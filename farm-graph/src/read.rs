@@ -139,7 +139,6 @@ fn came(worker: &mut Worker, key: usize, result: ReadResult) {
         gone(worker, key);
     } else {
         // The commit that makes the pointer valid is not installed yet.
-        mark("graph: read before the commit was installed");
         again(worker, key);
     }
     graph(worker).payload = payload;

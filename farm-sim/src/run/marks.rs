@@ -46,7 +46,6 @@ pub const ALL: &[&str] = &[
     "graph: page or data freed during a read",
     "graph: page split",
     "graph: pages merged",
-    "graph: read before the commit was installed",
     "graph: read needs a transaction",
     "graph: result too long for a reply",
     "graph: second association of a unique type refused",

@@ -100,6 +100,14 @@ pub(super) fn make_graph(spec: &mut Spec, rng: &mut impl Rng) {
         page_bytes: 1024,
         cached_heads: [0, 1, 64][rng.random_range(0..3usize)],
     };
+    if rng.random_ratio(1, 6) {
+        // One long list, whose index has inner pages, and most of which is removed again.
+        spec.operations *= 3;
+        (spec.lock_free, spec.in_transactions) = (10, 70);
+        spec.graph.nodes = 1;
+        spec.graph.assoc_types = 1;
+        spec.graph.ids = rng.random_range(60..=200);
+    }
 }
 
 /// Returns true if the table has so few slots that pairs are moved all the time.
