@@ -180,7 +180,8 @@ impl<'a> PutOp<'a> {
             return Err(GraphError::NoNode.into());
         }
         let mut list = node::list(edit, node, self.assoc_type)?;
-        if self.unique && has_other(edit, &list, self.assoc.id2)? {
+        let refuses = self.unique && !mutants::is_on("unique type not checked");
+        if refuses && has_other(edit, &list, self.assoc.id2)? {
             mark("graph: second association of a unique type refused");
             return Err(GraphError::NotUnique(self.assoc_type).into());
         }

@@ -251,7 +251,6 @@ impl Tree {
         #[cfg_attr(not(feature = "mutants"), expect(unused_mut))]
         let mut path = self.path(edit, key)?;
         let mut level = path.inner.len();
-        #[cfg_attr(not(feature = "mutants"), expect(unused_mut))]
         let mut inserted = insert_into(edit, limits, path.page(level), key, body)?;
         #[cfg(feature = "mutants")]
         faults::swap_halves(self, edit, &mut path, &mut inserted)?;

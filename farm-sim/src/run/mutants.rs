@@ -86,6 +86,7 @@ pub const ALL: &[Mutant] = &[
     mutant("inverse association not deleted", "graph"),
     mutant("incarnation of a cached first page not checked", "graph"),
     mutant("deleted node still read", "graph"),
+    mutant("unique type not checked", "graph"),
     mutant("old data of a node not freed", "graph"),
     mutant("batch acknowledged before its commit", "graph"),
 ];

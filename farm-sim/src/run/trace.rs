@@ -1,5 +1,6 @@
 //! The events and operations of a run, as lines of text.
 
+use farm_check::history::graph::GraphOperation;
 use farm_check::history::{Access, History, KeyOperation, Outcome, Transaction};
 
 use farm_core::time::VirtualTime;
@@ -43,6 +44,26 @@ pub(super) fn lines(cluster: &Cluster, history: &History) -> Vec<String> {
             add(
                 VirtualTime::of_tick(operation.ended).0,
                 format!("client {client} receives for key {key}: {result:?}"),
+            );
+        }
+    }
+    for operation in &history.graph {
+        let GraphOperation {
+            client,
+            begun,
+            ended,
+            steps,
+        } = operation;
+        let requests: Vec<_> = steps.iter().map(|step| &step.0).collect();
+        add(
+            VirtualTime::of_tick(*begun).0,
+            format!("client {client} requests of the graph: {requests:?}"),
+        );
+        if let Some(ended) = ended {
+            let results: Vec<_> = steps.iter().filter_map(|step| step.1.as_ref()).collect();
+            add(
+                VirtualTime::of_tick(*ended).0,
+                format!("client {client} receives from the graph: {results:?}"),
             );
         }
     }

@@ -13,7 +13,7 @@ use farm_graph::{
 use farm_txn::{Handle, Transaction, TxError, TxHandle};
 
 use super::results;
-use super::state::{Got, graph_work, refusal};
+use super::state::{Got, NOW, graph_work, refusal};
 use super::values::{assoc_of, node_of};
 use crate::history::graph::{GraphRequest, Times};
 use crate::workload::state::work;
@@ -86,9 +86,6 @@ fn range(bounds: Times, offset: u64, limit: u64) -> Range {
         limit,
     }
 }
-
-/// The time of the changes of counts.
-const NOW: u64 = 7;
 
 /// Makes a request alone.
 pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, targets: Targets) {

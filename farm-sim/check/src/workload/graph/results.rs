@@ -5,7 +5,7 @@ use farm_core::worker::Worker;
 use farm_graph::tasks::{OwnedAssoc, OwnedNode};
 use farm_graph::{Count, GraphError, NewNode, Put};
 
-use super::state::{Failure, Got, Pending, graph_work, refusal};
+use super::state::{Failure, Got, NOW, Pending, graph_work, refusal};
 use super::values::{seen, value_of};
 use crate::history::graph::{GraphRequest, GraphResult};
 
@@ -108,6 +108,19 @@ pub(super) fn put(result: Result<Put, GraphError>) -> Got {
 }
 
 pub(super) fn count(result: Result<Count, GraphError>) -> Got {
-    let counted = |count: Count| GraphResult::Count(count.count.into(), count.version);
-    result.map_or_else(refusal, |count| Ok(counted(count)))
+    let Count {
+        count,
+        time,
+        version,
+    } = match result {
+        Ok(count) => count,
+        Err(error) => return refusal(error),
+    };
+    let expected = if version == 0 { 0 } else { NOW };
+    match time == expected {
+        true => Ok(GraphResult::Count(count.into(), version)),
+        false => Err(Failure::Wrong(format!(
+            "a number of associations that changed {version} times has the time {time}, not {expected}"
+        ))),
+    }
 }

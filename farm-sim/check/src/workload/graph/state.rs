@@ -10,6 +10,9 @@ use farm_txn::TxHandle;
 
 use crate::history::graph::{GraphRequest, GraphResult};
 
+/// The time of all changes of counts.
+pub(super) const NOW: u64 = 7;
+
 /// How a client makes its operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Via {
