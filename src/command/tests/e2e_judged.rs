@@ -10,7 +10,7 @@ use common::Place;
 #[test]
 fn three_processes_are_judged_right_in_every_workload() {
     let place = Place::new("judged");
-    for kind in ["cycle", "bank", "append", "churn", "table"] {
+    for kind in ["cycle", "bank", "append", "churn", "table", "graph"] {
         let options = ["--verify", "--operations", "200", "--workers", "2"];
         let args: Vec<&str> = [kind].into_iter().chain(options).collect();
         let ended = place.small("workload", &args).end().ok();
@@ -49,7 +49,7 @@ fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
         2,
         &[
             "bnak",
-            "cycle, bank, append, table, churn, smallbank and tatp",
+            "cycle, bank, append, table, churn, smallbank, tatp and graph",
         ],
     );
     refuse(

@@ -12,7 +12,7 @@ use farm_sim::run::Scenario;
     after_help = "\
 The seed determines the whole run: sizes, delays, the schedule of workers, faults. The same seed and the
 same build give the same run and the same hash. A scenario is a workload (cycle, bank, append, table,
-churn, smallbank, tatp), or a workload with the suffix -loss: then the run loses a machine or a
+churn, smallbank, tatp, graph), or a workload with the suffix -loss: then the run loses a machine or a
 connection.
 
 Examples:
