@@ -124,31 +124,41 @@ fn check_list(
             shape.first, of_list.first
         ));
     }
+    let pages = shape.pages + check_index(edit, assoc_type, list, &shape)?;
+    Ok((pages, found))
+}
+
+/// Checks that a list has an index exactly if it has several pages, and that the index contains all associations. Returns
+/// the number of pages of the index.
+fn check_index(
+    edit: &Edit<'_>,
+    assoc_type: u32,
+    list: &List,
+    shape: &Shape,
+) -> Result<u64, EditError> {
+    let height = list.tree.map_or(0, |tree| tree.height);
     let index = list.index();
-    if index.is_some() != (of_list.height > 0) {
+    if index.is_some() != (height > 0) {
         return wrong(format!(
-            "list {assoc_type} has the height {}, but its index is {index:?}",
-            of_list.height
+            "list {assoc_type} has the height {height}, but its index is {index:?}"
         ));
     }
-    let mut pages = shape.pages;
-    if let Some(index) = index {
-        let index = tree(edit, &index)?;
-        pages += index.pages;
-        let mut expected: Vec<(Key, Vec<u8>)> = shape
-            .records
-            .iter()
-            .map(|((high, id2), _)| ((*id2, 0), high.to_le_bytes().to_vec()))
-            .collect();
-        expected.sort();
-        if index.records != expected {
-            return wrong(format!(
-                "the index of list {assoc_type} contains {:?}, but the list has {expected:?}",
-                index.records
-            ));
-        }
+    let Some(index) = index else {
+        return Ok(0);
+    };
+    let index = tree(edit, &index)?;
+    let records = shape.records.iter();
+    let mut expected: Vec<(Key, Vec<u8>)> = records
+        .map(|((high, id2), _)| ((*id2, 0), high.to_le_bytes().to_vec()))
+        .collect();
+    expected.sort();
+    match index.records == expected {
+        true => Ok(index.pages),
+        false => wrong(format!(
+            "the index of list {assoc_type} contains {:?}, but the list has {expected:?}",
+            index.records
+        )),
     }
-    Ok((pages, found))
 }
 
 /// The contents of a tree.

@@ -79,6 +79,13 @@ fn bounds((min, max): Times) -> TimeBounds {
     TimeBounds { min, max }
 }
 
+fn deletion(request: &GraphRequest) -> Deletion {
+    match request {
+        GraphRequest::Hide(..) => Deletion::Hide,
+        _ => Deletion::Remove,
+    }
+}
+
 fn range(bounds: Times, offset: u64, limit: u64) -> Range {
     Range {
         bounds: self::bounds(bounds),
@@ -98,12 +105,8 @@ pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, 
         }
         GraphRequest::AddNode(id, value) => {
             let new = node_of(value);
-            ops::obj_add(
-                worker,
-                place(id, other),
-                new.properties(),
-                Cont::new(added, client),
-            );
+            let cont = Cont::new(added, client);
+            ops::obj_add(worker, place(id, other), new.properties(), cont);
         }
         GraphRequest::GetNode(_) => ops::obj_get(worker, node, NodeCont::new(got_node, client)),
         GraphRequest::SetNode(_, value) => {
@@ -113,46 +116,17 @@ pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, 
         GraphRequest::DeleteNode(_) => ops::obj_delete(worker, node, Cont::new(changed, client)),
         GraphRequest::Put(_, assoc_type, id2, new) => {
             let assoc = assoc_of(new, id2, other, most);
-            ops::assoc_add(
-                worker,
-                node,
-                assoc_type,
-                assoc.as_assoc(),
-                NOW,
-                Cont::new(put, client),
-            );
+            let cont = Cont::new(put, client);
+            ops::assoc_add(worker, node, assoc_type, assoc.as_assoc(), NOW, cont);
         }
-        GraphRequest::Hide(_, assoc_type, id2) => {
+        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
             let which = (assoc_type, id2);
-            ops::assoc_delete(
-                worker,
-                node,
-                which,
-                Deletion::Hide,
-                NOW,
-                Cont::new(changed, client),
-            );
-        }
-        GraphRequest::Remove(_, assoc_type, id2) => {
-            let which = (assoc_type, id2);
-            ops::assoc_delete(
-                worker,
-                node,
-                which,
-                Deletion::Remove,
-                NOW,
-                Cont::new(changed, client),
-            );
+            let cont = Cont::new(changed, client);
+            ops::assoc_delete(worker, node, which, deletion(request), NOW, cont);
         }
         GraphRequest::ChangeType(_, from, to, id2) => {
-            ops::assoc_change_type(
-                worker,
-                node,
-                (from, to),
-                id2,
-                NOW,
-                Cont::new(changed, client),
-            );
+            let cont = Cont::new(changed, client);
+            ops::assoc_change_type(worker, node, (from, to), id2, NOW, cont);
         }
         GraphRequest::Get(_, assoc_type, ref ids, times) => {
             let cont = AssocsCont::new(got_assocs, client);
@@ -163,13 +137,8 @@ pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, 
         }
         GraphRequest::Range(_, assoc_type, times, offset, limit) => {
             let range = range(times, offset, limit);
-            ops::assoc_range(
-                worker,
-                node,
-                assoc_type,
-                range,
-                AssocsCont::new(got_assocs, client),
-            );
+            let cont = AssocsCont::new(got_assocs, client);
+            ops::assoc_range(worker, node, assoc_type, range, cont);
         }
     }
 }
@@ -187,76 +156,33 @@ pub(super) fn in_transaction(
         GraphRequest::Find(id) => in_tx::obj_find(worker, tx, id, Cont::new(found, client)),
         GraphRequest::AddNode(id, value) => {
             let new = node_of(value);
-            in_tx::obj_add(
-                worker,
-                tx,
-                place(id, other),
-                new.properties(),
-                Cont::new(added, client),
-            );
+            let cont = Cont::new(added, client);
+            in_tx::obj_add(worker, tx, place(id, other), new.properties(), cont);
         }
         GraphRequest::GetNode(_) => {
             in_tx::obj_get(worker, tx, node, NodeCont::new(got_node, client))
         }
         GraphRequest::SetNode(_, value) => {
             let new = node_of(value);
-            in_tx::obj_update(
-                worker,
-                tx,
-                node,
-                new.properties(),
-                Cont::new(changed, client),
-            );
+            let cont = Cont::new(changed, client);
+            in_tx::obj_update(worker, tx, node, new.properties(), cont);
         }
         GraphRequest::DeleteNode(_) => {
             in_tx::obj_delete(worker, tx, node, Cont::new(changed, client))
         }
         GraphRequest::Put(_, assoc_type, id2, new) => {
             let assoc = assoc_of(new, id2, other, most);
-            in_tx::assoc_add(
-                worker,
-                tx,
-                node,
-                assoc_type,
-                assoc.as_assoc(),
-                NOW,
-                Cont::new(put, client),
-            );
+            let cont = Cont::new(put, client);
+            in_tx::assoc_add(worker, tx, node, assoc_type, assoc.as_assoc(), NOW, cont);
         }
-        GraphRequest::Hide(_, assoc_type, id2) => {
+        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
             let which = (assoc_type, id2);
-            in_tx::assoc_delete(
-                worker,
-                tx,
-                node,
-                which,
-                Deletion::Hide,
-                NOW,
-                Cont::new(changed, client),
-            );
-        }
-        GraphRequest::Remove(_, assoc_type, id2) => {
-            let which = (assoc_type, id2);
-            in_tx::assoc_delete(
-                worker,
-                tx,
-                node,
-                which,
-                Deletion::Remove,
-                NOW,
-                Cont::new(changed, client),
-            );
+            let cont = Cont::new(changed, client);
+            in_tx::assoc_delete(worker, tx, node, which, deletion(request), NOW, cont);
         }
         GraphRequest::ChangeType(_, from, to, id2) => {
-            in_tx::assoc_change_type(
-                worker,
-                tx,
-                node,
-                (from, to),
-                id2,
-                NOW,
-                Cont::new(changed, client),
-            );
+            let cont = Cont::new(changed, client);
+            in_tx::assoc_change_type(worker, tx, node, (from, to), id2, NOW, cont);
         }
         GraphRequest::Get(_, assoc_type, ref ids, times) => {
             let cont = AssocsCont::new(got_assocs, client);
@@ -267,14 +193,8 @@ pub(super) fn in_transaction(
         }
         GraphRequest::Range(_, assoc_type, times, offset, limit) => {
             let range = range(times, offset, limit);
-            in_tx::assoc_range(
-                worker,
-                tx,
-                node,
-                assoc_type,
-                range,
-                AssocsCont::new(got_assocs, client),
-            );
+            let cont = AssocsCont::new(got_assocs, client);
+            in_tx::assoc_range(worker, tx, node, assoc_type, range, cont);
         }
     }
 }
@@ -360,14 +280,9 @@ pub(super) async fn in_task(
             let put = tasks::assoc_add(tx, node, assoc_type, assoc.as_assoc(), NOW);
             results::put(of_task(put.await)?)
         }
-        GraphRequest::Hide(_, assoc_type, id2) => {
+        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
             let which = (assoc_type, id2);
-            let deleted = tasks::assoc_delete(tx, node, which, Deletion::Hide, NOW);
-            results::changed(of_task(deleted.await)?)
-        }
-        GraphRequest::Remove(_, assoc_type, id2) => {
-            let which = (assoc_type, id2);
-            let deleted = tasks::assoc_delete(tx, node, which, Deletion::Remove, NOW);
+            let deleted = tasks::assoc_delete(tx, node, which, deletion(request), NOW);
             results::changed(of_task(deleted.await)?)
         }
         GraphRequest::ChangeType(_, from, to, id2) => {
