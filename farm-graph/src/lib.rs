@@ -84,6 +84,7 @@ mod bytes;
 mod check;
 mod complete;
 pub mod config;
+mod counters;
 mod drive;
 mod edit;
 mod error;
@@ -114,6 +115,7 @@ mod wire;
 
 pub use assoc::{Assoc, MAX_TIME};
 pub use check::{NodeFacts, check_ids, check_node};
+pub use counters::{ReadCost, ReadCounters};
 pub use error::GraphError;
 pub use heads::HeadCounters;
 pub use list::{Put, TimeBounds};
@@ -125,7 +127,6 @@ pub use pending::{
     PutCont,
 };
 pub use queue::OwnerCounters;
-pub use read::{ReadCost, ReadCounters};
 pub use schema::{AssocType, NodeType, Schema};
 pub use state::{
     GraphSpec, ID_VALUE_BYTES, head_counters, left_over, owner_counters, read_counters,

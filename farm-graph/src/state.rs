@@ -8,6 +8,7 @@ use farm_kv::{KvError, TableId, TableSpec};
 use slab::Slab;
 
 use crate::assoc::{Assoc, BODY_BYTES, MAX_TIME};
+use crate::counters::ReadCounters;
 use crate::edit::Work;
 use crate::heads::{HeadCounters, Heads};
 use crate::list::TimeBounds;
@@ -15,7 +16,6 @@ use crate::node::NodeData;
 use crate::op::{ChangeOp, Deletion, Op, PutOp, Range, RangeOp};
 use crate::pending::{AnyCont, Buffers, FoundCont, Pending, Reading, Search, Shipped, Solo};
 use crate::queue::{Owner, OwnerCounters};
-use crate::read::ReadCounters;
 use crate::schema::{NodeType, Schema};
 use crate::tree::Limits;
 use crate::wire::Reply;

@@ -6,6 +6,9 @@ use farm_graph::{GraphSpec, NodeType, Schema, open_all};
 use farm_kv::TableSpec;
 use farm_testing::TestCluster;
 
+/// Entries of the cache of list heads: more than the lists of any test.
+pub(crate) const CACHED_HEADS: usize = 4096;
+
 /// A type of nodes besides that of LinkBench.
 pub(crate) const OTHER_TYPE: u32 = 2049;
 
@@ -42,7 +45,7 @@ pub(crate) fn cluster(name: &str, machines: u16) -> TestCluster {
             buckets: 256,
         },
         page_bytes: 2048,
-        cached_heads: 64,
+        cached_heads: CACHED_HEADS,
     };
     open_all(&cluster.machines, &spec).expect("the graph can be opened");
     cluster

@@ -20,7 +20,7 @@ use farm_graph::tx::Range;
 use farm_testing::TestCluster;
 use farm_txn::Transaction;
 
-use crate::cluster::{cluster, transact};
+use crate::cluster::{CACHED_HEADS, cluster, transact};
 
 type Tx = Transaction;
 
@@ -175,7 +175,7 @@ impl Graph {
             nodes: NODES,
             degrees: "test".to_owned(),
             range_limit: limit,
-            cached_heads: 64,
+            cached_heads: CACHED_HEADS as u64,
             in_flight: 16,
             load_seed: 3,
             seed: 11,
@@ -255,10 +255,7 @@ fn reads_of_the_mix_of_tao_cost_about_one_read_each() {
     let result = graph.run(|_| tao_mix(), false, 4000, 50);
     assert_eq!(result.errors, 0);
     let reads = result.reads_per_read.unwrap();
-    assert!(
-        reads <= 1.2,
-        "{reads}: the cache has 64 entries for 260 lists"
-    );
+    assert!(reads <= 1.02, "{reads}: the cache has room for all lists");
     assert!(count(&result, Kind::GetTimeRange) > 0);
     let text = result.to_string();
     for words in [

@@ -221,6 +221,7 @@ impl Spec {
             name: format!("association {}", kind.id),
             inverse: kind.inverse,
             unique: kind.unique,
+            dangling: false,
         };
         let assocs = ASSOC_KINDS.iter().map(assoc).collect();
         GraphSpec {

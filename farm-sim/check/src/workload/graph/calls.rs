@@ -13,7 +13,7 @@ use farm_graph::{
 use farm_txn::{Handle, Transaction, TxError, TxHandle};
 
 use super::results;
-use super::state::{Got, NOW, graph_work, refusal};
+use super::state::{Got, NOW, graph_work};
 use super::values::{assoc_of, node_of};
 use crate::history::graph::{GraphRequest, Times};
 use crate::workload::state::work;
@@ -98,11 +98,7 @@ fn range(bounds: Times, offset: u64, limit: u64) -> Range {
 pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, targets: Targets) {
     let Targets { node, other, most } = targets;
     match *request {
-        GraphRequest::Find(id) => {
-            if let Err(error) = ids::find(worker, id, Cont::new(found, client)) {
-                step(worker, client, refusal(error.into()));
-            }
-        }
+        GraphRequest::Find(id) => ids::find(worker, id, Cont::new(found, client)),
         GraphRequest::AddNode(id, value) => {
             let new = node_of(value);
             let cont = Cont::new(added, client);

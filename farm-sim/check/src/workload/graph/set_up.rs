@@ -105,9 +105,7 @@ fn find(worker: &mut Worker, (): (), (): ()) {
     let Some(id) = graph_work(worker).to_find.last().copied() else {
         return begin_all(worker);
     };
-    if let Err(error) = ids::find(worker, id, Cont::new(found, id)) {
-        fail(worker, error.into(), find);
-    }
+    ids::find(worker, id, Cont::new(found, id));
 }
 
 fn found(worker: &mut Worker, id: u64, result: Result<Option<FatPointer>, GraphError>) {
