@@ -1,4 +1,4 @@
-//! What the benchmarks of the graph store share: [costs](GraphCosts) of operations, the [names](names) of nodes, and the
+//! What the benchmarks of the graph store share: [costs](GraphCosts) of operations, the [names] of nodes, and the
 //! memory of the graph.
 
 mod costs;

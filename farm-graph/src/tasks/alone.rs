@@ -13,7 +13,7 @@ use crate::{Assoc, NodeData, Put, TimeBounds};
 /// Adds a node: see [`crate::ops::obj_add`].
 ///
 /// # Errors
-/// A [`GraphError`], as a [`TxError`].
+/// A [`crate::GraphError`], as a [`TxError`].
 pub async fn obj_add(farm: &Handle, place: Place, new: NodeData<'_>) -> Result<NewNode, TxError> {
     let new = OwnedNode::from(Node { id: 0, data: new });
     let begin = move |worker: &mut Worker, cont| {
