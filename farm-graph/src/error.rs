@@ -59,8 +59,11 @@ pub enum GraphError {
     /// The id belongs to another node.
     #[error("another node has the id {0}")]
     IdTaken(u64),
-    /// Each try of the operation met a conflict with another transaction.
-    #[error("every try of the operation conflicted with another transaction")]
+    /// Each try of the operation met a conflict with another transaction, for `transactions.patience_ms` of the
+    /// configuration.
+    #[error(
+        "every try of the operation conflicted with another transaction: probably a machine was lost that had locked an object"
+    )]
     Conflict,
     /// The machine of the node refused the operation, for this reason.
     #[error("{0}")]

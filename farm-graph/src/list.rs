@@ -200,7 +200,7 @@ impl List {
         assoc.encode(&mut body);
         self.place(edit, limits, old, assoc.key(), &body)?;
         let was_visible = old.is_some_and(is_visible);
-        self.count_change(was_visible, assoc.visible, now);
+        self.count_change(was_visible, assoc.visible, now)?;
         Ok(match old {
             None => Put::Added,
             Some(_) if was_visible => Put::Updated,
@@ -230,7 +230,7 @@ impl List {
         let (new, body) = (hidden.key(), record.body.to_vec());
         self.place(edit, limits, Some(old), new, &body)?;
         if !mutants::is_on("count not changed by hiding") {
-            self.count_change(true, false, now);
+            self.count_change(true, false, now)?;
         }
         Ok(true)
     }
@@ -257,7 +257,7 @@ impl List {
             self.tree = None;
         }
         self.drop_index(edit)?;
-        self.count_change(is_visible(old), false, now);
+        self.count_change(is_visible(old), false, now)?;
         Ok(true)
     }
 
@@ -302,16 +302,24 @@ impl List {
         Ok(())
     }
 
-    fn count_change(&mut self, was_visible: bool, is_visible: bool, now: u64) {
+    fn count_change(
+        &mut self,
+        was_visible: bool,
+        is_visible: bool,
+        now: u64,
+    ) -> Result<(), GraphError> {
         if was_visible == is_visible {
-            return;
+            return Ok(());
         }
-        match is_visible {
-            true => self.count += 1,
-            false => self.count -= 1,
-        }
+        // A transaction that will be retried because of a conflict can have a node and a page of different moments.
+        let count = match is_visible {
+            true => self.count.checked_add(1),
+            false => self.count.checked_sub(1),
+        };
+        self.count = count.ok_or_else(damaged)?;
         self.time = now;
         self.version += 1;
+        Ok(())
     }
 }
 
@@ -341,5 +349,5 @@ fn build_index(edit: &mut Edit<'_>, limits: Limits, tree: &Tree) -> Result<Tree,
 
 #[cold]
 fn damaged() -> GraphError {
-    GraphError::Damaged("an association list differs from its index".to_owned())
+    GraphError::Damaged("an association list differs from its index or its count".to_owned())
 }

@@ -164,7 +164,6 @@ impl<'a> PutOp<'a> {
                 ..self.assoc
             },
             unique: schema.assoc(inverse)?.unique,
-            dangling: schema.assoc(inverse)?.dangling,
             ..*self
         };
         Ok(Some((Op::Put(op), target)))
@@ -223,7 +222,7 @@ fn has_other(edit: &Edit<'_>, list: &List, id2: u64) -> Result<bool, EditError> 
 }
 
 impl ChangeOp {
-    /// Deletes the association, and adds one of the other type.
+    /// Deletes the association, and adds one of the other type, even if a node at its ends was deleted.
     fn make(
         &self,
         edit: &mut Edit<'_>,

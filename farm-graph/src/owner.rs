@@ -21,10 +21,9 @@ use crate::wire::{most_reply, node_of, op_of};
 const MAX_BATCH: usize = 64;
 /// Number of conflicts of a batch after which it is retried after a wait, and no longer at once.
 const CONFLICTS_AT_ONCE: u32 = 20;
-/// Number of conflicts of a batch after which its operations fail.
-const MAX_CONFLICTS: u32 = 20_000;
-/// The wait before a batch is retried that has had several conflicts with other transactions.
-const AGAIN_AFTER: Duration = Duration::from_micros(5);
+/// The wait after the first of the later conflicts. It grows with their number, up to [`LONGEST_WAIT`].
+const WAIT: Duration = Duration::from_micros(5);
+const LONGEST_WAIT: Duration = Duration::from_millis(1);
 
 /// Queues an operation. Its transaction begins only after the event loop has handled the messages of this turn, so that
 /// operations on one node are combined.
@@ -132,18 +131,25 @@ fn on_committed(worker: &mut Worker, node: u64, result: Result<(), TxError>) {
     }
 }
 
-/// Handles a conflict of a batch with another transaction.
+/// Handles a conflict of a batch with another transaction: retries it, until conflicts have lasted for
+/// `transactions.patience_ms` of the configuration. Then probably a machine died with a lock.
 fn retry(worker: &mut Worker, node: u64) {
+    let now = worker.now();
+    let patience = farm_txn::retry::patience(worker);
     let owner = &mut graph(worker).owner;
     mark("graph: batch retried");
     owner.counters.conflicts += 1;
     let queue = owner.nodes.get_mut(&node).expect("the node has a batch");
+    if queue.conflicts == 0 {
+        queue.conflicts_since = now;
+    }
     queue.conflicts += 1;
     let again = Cont::new(attempt, node);
     if queue.conflicts <= CONFLICTS_AT_ONCE {
         worker.defer(again);
-    } else if queue.conflicts <= MAX_CONFLICTS {
-        worker.set_timer(AGAIN_AFTER, again);
+    } else if now.since(queue.conflicts_since) < patience {
+        let wait = WAIT.saturating_mul(queue.conflicts - CONFLICTS_AT_ONCE);
+        worker.set_timer(wait.min(LONGEST_WAIT), again);
     } else {
         end(worker, node, Some(&GraphError::Conflict));
     }

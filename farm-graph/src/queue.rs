@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use farm_core::messaging::Request;
+use farm_core::time::Nanos;
 use slab::Slab;
 
 use crate::pending::AnyCont;
@@ -33,7 +34,10 @@ pub(crate) struct NodeQueue {
     pub(crate) batch: Vec<usize>,
     /// Whether the node is ready or has a batch.
     pub(crate) busy: bool,
+    /// Conflicts of the transaction.
     pub(crate) conflicts: u32,
+    /// When the first conflict happened.
+    pub(crate) conflicts_since: Nanos,
 }
 
 /// Numbers of the operations that a worker made as the owner of their nodes.

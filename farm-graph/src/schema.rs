@@ -37,7 +37,8 @@ pub struct AssocType {
     /// Whether a node has at most one visible association of the type.
     #[serde(default)]
     pub unique: bool,
-    /// Whether associations can also be added to nodes that were deleted, or only [reserved](crate::tx::obj_reserve).
+    /// Whether associations can also be added to nodes that were deleted, or only [reserved](crate::tx::obj_reserve). The
+    /// same for the type and its inverse.
     #[serde(default)]
     pub dangling: bool,
 }
@@ -71,8 +72,8 @@ impl Schema {
     /// Creates a schema.
     ///
     /// # Errors
-    /// [`GraphError::Schema`] if two types have the same number, if a type has no room for lists, or if the inverse of
-    /// an inverse type is not the type itself.
+    /// [`GraphError::Schema`] if two types have the same number, if a type has no room for lists, if the inverse of an
+    /// inverse type is not the type itself, or if only one of both is dangling.
     pub fn new(mut nodes: Vec<NodeType>, mut assocs: Vec<AssocType>) -> Result<Self, GraphError> {
         nodes.sort_by_key(|it| it.id);
         assocs.sort_by_key(|it| it.id);
@@ -103,7 +104,14 @@ impl Schema {
                 continue;
             };
             match schema.assoc(inverse) {
-                Ok(back) if back.inverse == Some(assoc.id) => {}
+                Ok(back) if back.inverse == Some(assoc.id) && back.dangling == assoc.dangling => {}
+                Ok(back) if back.inverse == Some(assoc.id) => {
+                    let (name, other) = (&assoc.name, &back.name);
+                    return wrong(format!(
+                        "the association types {name:?} and {other:?} are inverse to each other, so that both or none \
+                         must be dangling"
+                    ));
+                }
                 Ok(back) => {
                     let (name, other) = (&assoc.name, &back.name);
                     return wrong(format!(
@@ -207,6 +215,12 @@ mod tests {
             one_way.contains(r#""a2" must have the inverse "a1""#),
             "{one_way}"
         );
+        let dangling = AssocType {
+            dangling: true,
+            ..assoc(2, Some(1))
+        };
+        let dangling = why(vec![], vec![assoc(1, Some(2)), dangling]);
+        assert!(dangling.contains("both or none"), "{dangling}");
         let absent = why(vec![], vec![assoc(1, Some(2))]);
         assert!(
             absent.contains("the inverse 2, which is not declared"),

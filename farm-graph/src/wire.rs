@@ -42,6 +42,7 @@ const ADDED: u8 = 8;
 const ABSENT: u8 = 1;
 const NOT_UNIQUE: u8 = 2;
 const OTHER: u8 = 3;
+const CONFLICT: u8 = 4;
 
 /// The bytes of a message that are not decoded yet.
 struct Rest<'a>(&'a [u8]);
@@ -319,6 +320,7 @@ impl Reply {
                 self.0.push(NOT_UNIQUE);
                 self.0.extend_from_slice(&assoc_type.to_le_bytes());
             }
+            GraphError::Conflict => self.0.push(CONFLICT),
             other => {
                 self.0.push(OTHER);
                 self.0.extend_from_slice(other.to_string().as_bytes());
@@ -387,6 +389,7 @@ impl<'a> Rest<'a> {
         Some(match self.byte()? {
             ABSENT => GraphError::NoNode,
             NOT_UNIQUE => GraphError::NotUnique(self.assoc_type()?),
+            CONFLICT => GraphError::Conflict,
             OTHER => {
                 let text = std::str::from_utf8(self.all()).ok()?;
                 GraphError::Refused(text.to_owned())

@@ -182,6 +182,14 @@ pub fn set_patience(worker: &mut Worker, patience: Duration) {
     crate::tasks::set_patience(worker, patience);
 }
 
+/// Returns the duration that [`set_patience`] has set.
+///
+/// # Panics
+/// If the layer is not attached to the worker.
+pub fn patience(worker: &mut Worker) -> Duration {
+    transactions(worker).patience
+}
+
 /// Ends a try of [`run`] with a commit. No-op if the try has ended. Within [`api::with`] of the transaction, the event
 /// loop commits it afterwards.
 ///

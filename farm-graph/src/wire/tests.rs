@@ -166,6 +166,7 @@ fn results_are_the_same_after_decoding() {
     for error in [
         GraphError::NoNode,
         GraphError::NotUnique(5),
+        GraphError::Conflict,
         GraphError::Refused("text".into()),
     ] {
         reply.refused(&error);

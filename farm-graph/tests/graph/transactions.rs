@@ -456,3 +456,24 @@ fn tasks_use_the_graph_without_transactions() {
     done.unwrap().unwrap();
     cluster.stop();
 }
+
+/// The change of a type wrote the inverse association as a new one, which is refused for a node that was deleted.
+#[test]
+fn the_type_of_an_association_with_a_deleted_node_is_changed_with_its_inverse() {
+    let cluster = cluster("graph-change", 2, 1024);
+    let done = block_on(&cluster.machines[0], 0, async |farm: Handle| {
+        use farm_graph::tasks::alone;
+        let ann = alone::obj_add(&farm, Place::default(), person(b"Ann")).await?;
+        let bob = alone::obj_add(&farm, Place::default(), person(b"Bob")).await?;
+        let to_bob = assoc(bob.id, 3, Some(bob.node), b"");
+        alone::assoc_add(&farm, ann.node, PARENT, to_bob, 1).await?;
+        assert!(alone::obj_delete(&farm, bob.node).await?);
+        let types = (PARENT, PARENT);
+        assert!(alone::assoc_change_type(&farm, ann.node, types, bob.id, 2).await?);
+        let back = alone::assoc_range(&farm, bob.node, CHILD, Range::newest(9)).await?;
+        assert_eq!((back.len(), back[0].id2), (1, ann.id));
+        Ok::<_, TxError>(())
+    });
+    done.unwrap().unwrap();
+    cluster.stop();
+}
