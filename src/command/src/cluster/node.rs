@@ -133,7 +133,6 @@ fn start(
         farm_kv::attach(worker);
         farm_graph::attach(worker);
         if judged {
-            farm_graph::attach(worker);
             workload::attach(worker);
         }
     });
