@@ -11,7 +11,7 @@ use crate::edit::{Edit, EditError, Missing, Work};
 #[derive(Debug)]
 pub(crate) struct Incomplete {
     pub(crate) error: GraphError,
-    /// The object without which the edit cannot be made: it is, or must be, on another machine, or it is locked.
+    /// The objects without which the edit cannot be made: one is, or must be, on another machine, or is locked.
     pub(crate) missing: Option<Missing>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn complete<T>(
                 });
             }
         };
-        if let Err(error) = add(worker, tx, work, missing) {
+        if let Err(error) = add(worker, tx, work, &missing) {
             let obtainable = matches!(
                 error,
                 TxError::Address(AddressError::Elsewhere { .. }) | TxError::Abort(Abort::Locked(_))
@@ -51,17 +51,26 @@ pub(crate) fn complete<T>(
     }
 }
 
-/// Adds an object of this machine to the transaction.
-fn add(worker: &mut Worker, tx: &mut Tx, work: &mut Work, missing: Missing) -> Result<(), TxError> {
+/// Adds objects of this machine to the transaction.
+fn add(
+    worker: &mut Worker,
+    tx: &mut Tx,
+    work: &mut Work,
+    missing: &Missing,
+) -> Result<(), TxError> {
     match missing {
-        Missing::Object(pointer) => _ = tx.read_pointer(worker, pointer)?,
+        Missing::Objects(pointers) => {
+            for pointer in pointers {
+                tx.read_pointer(worker, *pointer)?;
+            }
+        }
         Missing::New(bytes, near) => {
-            let near = Some(near).filter(|near| !near.is_null());
+            let near = Some(*near).filter(|near| !near.is_null());
             let elsewhere = near.and_then(|near| worker.local_memory(near).err());
             if let Some(error @ AddressError::Elsewhere { .. }) = elsewhere {
                 return Err(error.into());
             }
-            work.add_spare(tx.alloc(worker, bytes, near)?);
+            work.add_spare(tx.alloc(worker, *bytes, near)?);
         }
     }
     Ok(())

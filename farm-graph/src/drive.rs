@@ -49,6 +49,8 @@ pub(crate) fn begin_encoded(
         node,
         buffers,
         cont,
+        fetching: 0,
+        failed: None,
     });
     worker.defer(Cont::new(run, key));
 }
@@ -66,9 +68,14 @@ fn run(worker: &mut Worker, key: usize, (): ()) {
     match tried.unwrap_or_else(ended) {
         Ok(()) => finish(worker, key),
         Err(Incomplete {
-            missing: Some(Missing::Object(pointer)),
+            missing: Some(Missing::Objects(pointers)),
             ..
-        }) => api::read_pointer(worker, tx, pointer, Cont::new(fetched, key)),
+        }) => {
+            graph(worker).in_tx[key].fetching = pointers.len();
+            for pointer in pointers {
+                api::read_pointer(worker, tx, pointer, Cont::new(fetched, key));
+            }
+        }
         Err(Incomplete {
             missing: Some(Missing::New(bytes, near)),
             ..
@@ -78,9 +85,17 @@ fn run(worker: &mut Worker, key: usize, (): ()) {
 }
 
 fn fetched(worker: &mut Worker, key: usize, result: Result<ObjectId, TxError>) {
-    match result {
-        Ok(_) => run(worker, key, ()),
-        Err(error) => end(worker, key, Err(error.into())),
+    let pending = &mut graph(worker).in_tx[key];
+    pending.fetching -= 1;
+    if let Err(error) = result {
+        pending.failed.get_or_insert(error.into());
+    }
+    if pending.fetching > 0 {
+        return;
+    }
+    match pending.failed.take() {
+        None => run(worker, key, ()),
+        Some(error) => end(worker, key, Err(error)),
     }
 }
 

@@ -9,15 +9,15 @@ use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
 use farm_core::object::FatPointer;
 use farm_txn::{ObjectId, Tx, TxError};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::GraphError;
 
-/// An object that the transaction must have before an edit can be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the transaction must have before an edit can be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// An existing object.
-    Object(FatPointer),
+    /// Existing objects: the one that was to be read, and those that will probably be read next.
+    Objects(SmallVec<[FatPointer; 1]>),
     /// A new object for a payload of this length, near this address; [`Work::add_spare`] receives it.
     New(usize, Address),
 }
@@ -25,7 +25,7 @@ pub(crate) enum Missing {
 /// Why an edit was not made. It has changed nothing.
 #[derive(Debug)]
 pub(crate) enum EditError {
-    /// The transaction lacks an object.
+    /// The transaction lacks objects.
     Missing(Missing),
     /// The edit is refused, the transaction conflicts with another one, or memory is damaged.
     Failed(GraphError),
@@ -180,7 +180,7 @@ impl Edit<'_> {
     fn object(&self, pointer: FatPointer) -> Result<ObjectId, EditError> {
         let gone = Err(TxError::NotAllocated(pointer.address).into());
         match self.tx.known(pointer.address, pointer.class()) {
-            None => Err(EditError::Missing(Missing::Object(pointer))),
+            None => Err(EditError::Missing(Missing::Objects(smallvec![pointer]))),
             Some(Ok(object)) if pointer.names(self.tx.incarnation(object)) => Ok(object),
             Some(Ok(_) | Err(TxError::NotAllocated(_) | TxError::WrongSize { .. })) => gone,
             Some(Err(error)) => Err(error.into()),

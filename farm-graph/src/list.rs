@@ -165,17 +165,19 @@ impl List {
         Ok(Some(Assoc::decode(&record)?))
     }
 
-    /// Calls `each` with the visible associations within the bounds, the newest first, until it breaks.
+    /// Calls `each` with the visible associations within the bounds, the newest first, until it breaks; probably after
+    /// at most `wanted` ones.
     pub(crate) fn scan(
         &self,
         edit: &Edit<'_>,
         bounds: TimeBounds,
+        wanted: u64,
         mut each: impl FnMut(Assoc<'_>) -> ControlFlow<()>,
     ) -> Result<(), EditError> {
         let Some(tree) = self.tree.filter(|_| self.count > 0) else {
             return Ok(());
         };
-        tree.scan(edit, key(bounds.max, true, 0), |record| {
+        tree.scan(edit, key(bounds.max, true, 0), wanted, |record| {
             if !is_visible(record.key) {
                 return Ok(ControlFlow::Break(()));
             }
@@ -327,7 +329,7 @@ impl List {
 fn build_index(edit: &mut Edit<'_>, limits: Limits, tree: &Tree) -> Result<Tree, EditError> {
     mark("graph: index made");
     let mut keys = Vec::new();
-    tree.scan(edit, (0, 0), |record| {
+    tree.scan(edit, (0, 0), u64::MAX, |record| {
         keys.push(record.key);
         Ok(ControlFlow::Continue(()))
     })?;

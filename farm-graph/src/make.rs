@@ -196,7 +196,8 @@ impl RangeOp {
         if self.limit == 0 {
             return Ok(());
         }
-        list.scan(edit, self.bounds, |assoc| {
+        let wanted = self.offset.saturating_add(self.limit);
+        list.scan(edit, self.bounds, wanted, |assoc| {
             if skipped < self.offset {
                 skipped += 1;
                 return ControlFlow::Continue(());
@@ -214,7 +215,7 @@ impl RangeOp {
 /// Returns whether a list has a visible association with another id.
 fn has_other(edit: &Edit<'_>, list: &List, id2: u64) -> Result<bool, EditError> {
     let mut other = false;
-    list.scan(edit, TimeBounds::default(), |assoc| {
+    list.scan(edit, TimeBounds::default(), 1, |assoc| {
         other = assoc.id2 != id2;
         ControlFlow::Break(())
     })?;

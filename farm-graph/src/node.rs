@@ -281,7 +281,7 @@ pub(crate) fn lists(edit: &Edit<'_>, node: FatPointer) -> Result<Lists, EditErro
         return Ok((None, all));
     }
     let table = table(payload)?;
-    table.scan(edit, (0, 0), |record| {
+    table.scan(edit, (0, 0), u64::MAX, |record| {
         let list = record.body.try_into().map_err(|_| damaged())?;
         all.push((record.key.0 as u32, List::decode(list)?));
         Ok(ControlFlow::Continue(()))

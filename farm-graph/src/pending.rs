@@ -98,6 +98,10 @@ pub(crate) struct Pending {
     pub(crate) node: FatPointer,
     pub(crate) buffers: Buffers,
     pub(crate) cont: AnyCont,
+    /// Number of objects that are being read.
+    pub(crate) fetching: usize,
+    /// Why one of them could not be read.
+    pub(crate) failed: Option<GraphError>,
 }
 
 /// Buffers of an operation. Reused.

@@ -10,8 +10,7 @@
 
 #[cfg(feature = "mutants")]
 mod faults;
-
-use std::ops::ControlFlow;
+mod scan;
 
 use farm_core::marks::mark;
 use farm_core::mutants;
@@ -163,68 +162,6 @@ impl Tree {
             path.inner.push(Step { page, index });
         }
         Ok(path)
-    }
-
-    /// Calls `each` with the records from a key on, in order, until it breaks.
-    pub(crate) fn scan(
-        &self,
-        edit: &Edit<'_>,
-        from: Key,
-        mut each: impl FnMut(Record<'_>) -> Result<ControlFlow<()>, EditError>,
-    ) -> Result<(), EditError> {
-        // The path is determined only when the first leaf does not suffice.
-        let (mut path, mut leaf) = match self.near(edit, from)? {
-            Some(leaf) => (None, leaf),
-            None => {
-                let path = self.path(edit, from)?;
-                let leaf = path.leaf;
-                (Some(path), leaf)
-            }
-        };
-        loop {
-            let mut last = from;
-            for record in Page::new(edit.read(leaf)?)?.records() {
-                let record = record?;
-                last = record.key;
-                if record.key >= from && each(record)?.is_break() {
-                    return Ok(());
-                }
-            }
-            if self.height == 0 {
-                return Ok(());
-            }
-            let mut known = match path.take() {
-                Some(path) => path,
-                None => self.path(edit, last)?,
-            };
-            if !self.advance(edit, &mut known)? {
-                return Ok(());
-            }
-            leaf = known.leaf;
-            path = Some(known);
-        }
-    }
-
-    /// Moves a path to the next leaf. Returns whether there is one.
-    fn advance(&self, edit: &Edit<'_>, path: &mut Path) -> Result<bool, EditError> {
-        while let Some(step) = path.inner.pop() {
-            let next = step.index + 1;
-            if next >= Page::new(edit.read(step.page)?)?.count() {
-                continue;
-            }
-            path.leaf = child(edit, step.page, next)?;
-            path.inner.push(Step {
-                page: step.page,
-                index: next,
-            });
-            while path.inner.len() < self.height.into() {
-                let page = path.leaf;
-                path.leaf = child(edit, page, 0)?;
-                path.inner.push(Step { page, index: 0 });
-            }
-            return Ok(true);
-        }
-        Ok(false)
     }
 
     /// Inserts a record, or replaces the body of the record with this key.

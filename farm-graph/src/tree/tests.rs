@@ -63,7 +63,7 @@ fn check(edit: &Edit<'_>, tree: &Tree, model: &Model) -> Result<usize, EditError
         assert!(leaves.len() > 1 || !has_more);
     }
     let mut records = Vec::new();
-    tree.scan(edit, (0, 0), |record| {
+    tree.scan(edit, (0, 0), u64::MAX, |record| {
         records.push((record.key, record.body.to_vec()));
         Ok(ControlFlow::Continue(()))
     })?;
@@ -94,7 +94,7 @@ fn apply(edit: &mut Edit<'_>, tree: &mut Tree, op: &Op, model: &Model) -> Result
         }
         Op::Scan(from) => {
             let mut found = Vec::new();
-            tree.scan(edit, *from, |record| {
+            tree.scan(edit, *from, 3, |record| {
                 found.push(record.key);
                 let enough = found.len() == 7;
                 Ok(if enough {
@@ -292,5 +292,48 @@ fn an_edit_that_lacks_an_object_has_changed_nothing() {
             );
         }
     });
+    cluster.stop();
+}
+
+/// Scans a tree in a transaction that has none of its objects. Returns the number of attempts, the
+/// number of objects read, and the number of records.
+fn scan_anew(cluster: &TestCluster, tree: Tree, wanted: u64) -> (u32, usize, u64) {
+    in_transaction(cluster, move |worker: &mut Worker, tx: &mut Tx| {
+        let mut work = Work::default();
+        let (mut attempts, mut found) = (0, 0);
+        complete(worker, tx, &mut work, tree.root.address, |edit| {
+            attempts += 1;
+            found = 0;
+            tree.scan(edit, (0, 0), wanted, |_| {
+                found += 1;
+                Ok(match found < wanted {
+                    true => ControlFlow::Continue(()),
+                    false => ControlFlow::Break(()),
+                })
+            })
+        });
+        (attempts, tx.len(), found)
+    })
+}
+
+/// A scan that began again for each leaf took seconds for a list of ten thousand associations.
+#[test]
+fn a_long_scan_begins_again_only_a_few_times() {
+    let cluster = cluster("graph-scan", 1);
+    let limits = Limits { page_bytes: 1024 };
+    let tree = in_transaction(&cluster, move |worker: &mut Worker, tx: &mut Tx| {
+        let mut work = Work::default();
+        complete(worker, tx, &mut work, Address::NULL, |edit| {
+            let mut tree = Tree::create(edit, limits, (0, 0), &[])?;
+            for key in 1..3000 {
+                tree.put(edit, limits, (key, 0), &[1; 16])?;
+            }
+            Ok(tree)
+        })
+    });
+    let (attempts, objects, found) = scan_anew(&cluster, tree, 3000);
+    assert_eq!((attempts, objects, found), (31, 213, 3000));
+    let (attempts, objects, found) = scan_anew(&cluster, tree, 200);
+    assert_eq!((attempts, objects, found), (7, 16, 200));
     cluster.stop();
 }
