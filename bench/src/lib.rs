@@ -4,6 +4,7 @@
 //!   values that can be checked, and one stream of operations per worker.
 //! * [`tatp`], [`smallbank`]: two benchmarks of transactions as models: rows, population, and what each transaction
 //!   reads, decides and writes. [`oltp`] contains their common part, and runs them on the platform.
+//! * [`linkbench`], [`taobench`]: two benchmarks of graph stores. [`graph`] contains their common part.
 //! * [`commits`]: commits of transactions, without and with conflicts.
 //! * [`lookups`]: lookups of keys of other machines, compared with raw reads of the same memory.
 //! * [`alloc`]: the memory that the allocator wastes and the time that it takes.
@@ -16,6 +17,7 @@ pub mod alloc;
 pub mod closed_loop;
 pub mod commits;
 pub mod counters;
+pub mod data;
 pub mod graph;
 pub mod linkbench;
 pub mod load;
@@ -27,6 +29,7 @@ pub mod recorder;
 pub mod report;
 pub mod slices;
 pub mod smallbank;
+pub mod taobench;
 pub mod tatp;
 mod text;
 pub mod ycsb;

@@ -1,6 +1,5 @@
 //! The names of nodes with consecutive ids: their fat pointers, which a client keeps to read nodes without a lookup.
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use farm_core::object::FatPointer;
@@ -48,35 +47,42 @@ impl Names {
 pub type Done = Box<dyn FnOnce(anyhow::Result<Vec<FatPointer>>) + Send>;
 
 struct Finder {
-    first: u64,
-    ids: Range<u64>,
+    /// Returns an id by its position.
+    id: IdOf,
+    next: usize,
     found: Vec<Option<FatPointer>>,
     done: Done,
 }
 
 type Driver = ClosedLoop<Finder>;
 
-/// Looks up the names of some ids, `in_flight` at a time. Calls `done` at the end; with an error if an id has no node.
-pub fn find(worker: &mut Worker, ids: Range<u64>, in_flight: usize, done: Done) {
+/// A function that returns an id by its position.
+pub type IdOf = Box<dyn Fn(usize) -> u64 + Send>;
+
+/// Looks up the names of `count` ids, `in_flight` at a time. Calls `done` at the end; with an error if an id has no node.
+pub fn find(worker: &mut Worker, (count, id): (usize, IdOf), in_flight: usize, done: Done) {
     let finder = Finder {
-        first: ids.start,
-        found: vec![None; (ids.end - ids.start) as usize],
-        ids,
+        id,
+        next: 0,
+        found: vec![None; count],
         done,
     };
     closed_loop::start_untimed(worker, finder, in_flight.max(1), None);
 }
 
 impl Clients for Finder {
-    type Operation = u64;
+    type Operation = usize;
     type Costs = ();
 
-    fn draw(&mut self, _: &mut Worker) -> Option<u64> {
-        self.ids.next()
+    fn draw(&mut self, _: &mut Worker) -> Option<usize> {
+        let at = self.next;
+        self.next += 1;
+        (at < self.found.len()).then_some(at)
     }
 
     fn begin(own: &mut Driver, worker: &mut Worker, seat: usize) {
-        let id = *own.operation(seat);
+        let at = *own.operation(seat);
+        let id = (own.clients.id)(at);
         ids::find(worker, id, Cont::new(found, seat));
     }
 
@@ -92,10 +98,10 @@ impl Clients for Finder {
 
 fn found(worker: &mut Worker, seat: usize, found: Result<Option<FatPointer>, GraphError>) {
     closed_loop::resume(worker, |own: &mut Driver, worker| {
-        let id = *own.operation(seat);
+        let at = *own.operation(seat);
+        let id = (own.clients.id)(at);
         match found {
             Ok(Some(node)) => {
-                let at = (id - own.clients.first) as usize;
                 own.clients.found[at] = Some(node);
                 own.finish(worker, seat, 0, Outcome::Committed);
             }

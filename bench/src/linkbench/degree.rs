@@ -7,6 +7,7 @@ use std::path::Path;
 
 use super::LinkSpec;
 use super::shuffle::Shuffler;
+use crate::data::{self, DataError};
 
 /// Seed of the permutation that maps ranks of out-degrees to ids.
 pub const LINKS_SEED: i64 = 20_343_988_438_726_021;
@@ -53,11 +54,6 @@ const SECTIONS: [&str; 5] = [
     "node_nwrites",
 ];
 
-/// A file of the benchmark is not what it should be.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct DataError(String);
-
 /// The distribution of out-degrees.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Degrees {
@@ -83,10 +79,7 @@ impl Degrees {
     /// # Errors
     /// [`DataError`] with the name and the line if the file cannot be read, is incomplete or has invalid lines.
     pub fn load(path: &Path) -> Result<Self, DataError> {
-        let name = path.display();
-        let text = std::fs::read(path)
-            .map_err(|error| DataError(format!("cannot read {name}: {error}")))?;
-        Self::parse(&name.to_string(), &text)
+        Self::parse(&path.display().to_string(), &data::read(path)?)
     }
 
     /// Parses the text of a `Distribution.dat`. `name` is its name in messages.
@@ -94,13 +87,7 @@ impl Degrees {
     /// # Errors
     /// As [`Degrees::load`].
     pub fn parse(name: &str, text: &[u8]) -> Result<Self, DataError> {
-        let text = std::str::from_utf8(text).map_err(|error| {
-            let before = &text[..error.valid_up_to()];
-            let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-            DataError(format!(
-                "{name}:{line}: the file is not text; give the Distribution.dat of LinkBench"
-            ))
-        })?;
+        let text = data::text(name, text, "the Distribution.dat of LinkBench")?;
         let mut sections: Vec<Vec<(f64, u64)>> = Vec::new();
         for (at, line) in text.lines().enumerate() {
             let (line, refuse) = (line.trim(), |why: String| {

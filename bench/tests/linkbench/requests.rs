@@ -100,10 +100,11 @@ fn load(name: &str, spec: LinkSpec) -> Graph {
         store::start_ids(tx, NODE_TYPE, 1 + NODES).await
     });
     let find = |ids: std::ops::Range<u64>| {
-        let found = on(&cluster, 1, |worker, answer| {
+        let found = on(&cluster, 1, move |worker, answer| {
+            let count = (ids.end - ids.start) as usize;
             names::find(
                 worker,
-                ids,
+                (count, Box::new(move |at| ids.start + at as u64)),
                 8,
                 Box::new(move |found| answer.send(found).unwrap()),
             );

@@ -6,6 +6,7 @@
 mod linkbench;
 mod oltp;
 mod sim;
+mod taobench;
 mod workload;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ use farm_core::ids::MachineId;
 pub(crate) use linkbench::{LinkMix, LinkbenchArgs};
 pub(crate) use oltp::{OltpArgs, SmallbankArgs, TatpArgs};
 pub(crate) use sim::SimArgs;
+pub(crate) use taobench::{TaoMix, TaobenchArgs};
 pub(crate) use workload::WorkloadArgs;
 
 /// The text of `config/local.toml`, the configuration without `--config`.
@@ -42,6 +44,7 @@ Examples:
   farm tatp --subscribers 100000                 measure transactions on subscribers of a telecom
   farm smallbank --accounts 100000               measure transfers between accounts, and check the sum
   farm linkbench --mix tao                       measure requests on a social graph
+  farm taobench --mix a                          measure transactions on a social graph, and check it
   farm workload bank --verify                    run transactions on three processes, and check the history
   farm sim --seeds 1000                          simulate 1,000 clusters with faults, and check each
   farm bench limit                               compare lookups with random reads of this host's memory
@@ -74,6 +77,8 @@ pub(crate) enum Command {
     Smallbank(SmallbankArgs),
     /// Run LinkBench, a social graph and the requests on it, on a temporary cluster.
     Linkbench(LinkbenchArgs),
+    /// Run TAOBench, transactions on a social graph, on a temporary cluster.
+    Taobench(TaobenchArgs),
     /// Run one machine of a cluster until it is stopped.
     Node(NodeArgs),
     /// Measure one part of the platform by itself.

@@ -10,6 +10,7 @@ mod linkbench;
 mod measure;
 mod oltp;
 mod sim;
+mod taobench;
 mod workload;
 mod ycsb;
 
@@ -18,7 +19,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
-use farm_bench::linkbench::degree::DataError;
+use farm_bench::data::DataError;
 use farm_bench::oltp::OptionsError;
 use farm_bench::properties::PropertyError;
 use farm_bench::ycsb::spec::SpecError;
@@ -68,6 +69,7 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Tatp(args) => oltp::tatp(&args, log),
         Command::Smallbank(args) => oltp::smallbank(&args, log),
         Command::Linkbench(args) => linkbench::run(&args, log),
+        Command::Taobench(args) => taobench::run(&args, log),
         Command::Node(args) => cluster::node::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Workload(args) => workload::run(&args, log),

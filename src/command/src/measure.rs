@@ -207,6 +207,24 @@ pub(crate) fn bar(len: u64, message: &str, template: &str) -> ProgressBar {
         .with_message(message.to_owned())
 }
 
+/// Raises the memory of each machine so that `bytes` of a graph fit into the cluster. `machines` is the number of
+/// machines, if it differs from that of the configuration.
+pub(crate) fn make_room(
+    config: &mut Config,
+    machines: Option<u16>,
+    bytes: u64,
+) -> anyhow::Result<()> {
+    let machines = machines.map_or(config.machines.len() as u64, u64::from);
+    // Requests add to the graph, and each size of objects has blocks that are not full.
+    let needed = bytes / machines * 3 / 2 + (512 << 20);
+    let needed = needed.next_multiple_of(config.memory.region_bytes);
+    if needed > config.memory.per_machine_bytes {
+        let text = needed.to_string();
+        config.set_by("the size of the graph", "memory.per_machine_bytes", &text)?;
+    }
+    Ok(())
+}
+
 /// Returns the specification of a table for `pairs` pairs. Each worker owns `table.shards_per_worker` shards, or more
 /// if a shard would not fit in a region.
 pub(crate) fn table_spec(

@@ -3,6 +3,7 @@
 mod graph;
 mod linkbench;
 mod oltp;
+mod taobench;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -279,6 +280,7 @@ struct Driven<'a> {
     table: Option<(TableId, TableSpec)>,
     oltp: Option<oltp::Oltp>,
     link: Option<linkbench::Graph>,
+    tao: Option<taobench::Graph>,
     tracker: Option<Arc<InsertTracker>>,
     /// Number of records that this machine loaded, and the seconds of its slowest worker.
     loaded: (u64, f64),
@@ -313,6 +315,7 @@ impl<'a> Driven<'a> {
             table: None,
             oltp: None,
             link: None,
+            tao: None,
             tracker: None,
             loaded: (0, 0.0),
             abandoned,
@@ -342,6 +345,7 @@ impl<'a> Driven<'a> {
                 Order::LockExclusively => self.lock_exclusively()?,
                 Order::Oltp(order) => self.execute_oltp(order)?,
                 Order::Link(order) => self.execute_link(order)?,
+                Order::Tao(order) => self.execute_tao(order)?,
                 Order::Work(spec) => self.work(&spec)?,
                 Order::SendWork => self.send_work()?,
                 Order::Stop => return Ok(()),

@@ -1,8 +1,10 @@
 //! Messages between the launcher and its nodes: one JSON object per line.
 
+use std::path::PathBuf;
+
 use farm_bench::oltp::audit::AuditResult;
 use farm_bench::oltp::{self, Benchmark};
-use farm_bench::{linkbench, ycsb};
+use farm_bench::{linkbench, taobench, ycsb};
 use farm_check::workload::{FinalState, Log, Spec};
 use farm_graph::{GraphSpec, Schema};
 use farm_kv::TableSpec;
@@ -49,6 +51,8 @@ pub(crate) enum Order {
     Oltp(OltpOrder),
     /// A step of LinkBench.
     Link(LinkOrder),
+    /// A step of TAOBench.
+    Tao(TaoOrder),
     /// Run a judged workload.
     Work(Spec),
     /// Send the records of the judged workload ([`News::Work`]). The launcher sends this order after the workload
@@ -113,6 +117,64 @@ pub(crate) enum LinkOrder {
     },
     /// Run requests, and send a report ([`News::RanLink`]).
     Run(LinkRun),
+}
+
+/// A step of TAOBench.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub(crate) enum TaoOrder {
+    /// Open the graph on every worker.
+    Open {
+        /// The graph.
+        graph: GraphOrder,
+        /// The workload.
+        workload: TaoWorkload,
+    },
+    /// Write this machine's part of the edges ([`News::Loaded`]).
+    Load,
+    /// Send [`News::ObjectBytes`].
+    ObjectBytes,
+    /// Look up the names of the edges' first objects ([`News::Opened`]).
+    FindNames,
+    /// Run requests, and send a report ([`News::RanTao`]).
+    Run(TaoRun),
+    /// Write what this machine's workers have written to files in a directory ([`News::Opened`]).
+    SaveWritten {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// Check this machine's part of the graph ([`News::TaoAudit`]). The launcher sends this order after all machines have
+    /// written their files.
+    Audit {
+        /// The directory of the files.
+        dir: PathBuf,
+    },
+}
+
+/// The workload of TAOBench, which the node parses in the same way as the launcher.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TaoWorkload {
+    /// Name of the workload file.
+    pub(crate) name: String,
+    /// Its text.
+    pub(crate) text: String,
+    /// Number of edges that are loaded.
+    pub(crate) edges: u64,
+    /// Seed of the graph and of the requests.
+    pub(crate) seed: u64,
+    /// Whether ranges, counts and times are read as single edges.
+    pub(crate) compat: bool,
+}
+
+/// A run of the requests of TAOBench.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TaoRun {
+    /// Seconds of the warm-up, which is not measured.
+    pub(crate) warmup_s: f64,
+    /// Measured seconds.
+    pub(crate) duration_s: f64,
+    /// The latency of one in this many requests is measured.
+    pub(crate) sampled_1_in: u32,
 }
 
 /// A run of the requests of LinkBench.
@@ -258,7 +320,7 @@ pub(crate) enum News {
     /// The machine is connected to all other machines.
     Ready,
     /// The tables of [`Order::Open`] or [`OltpOrder::Open`], or the graph of [`LinkOrder::Open`], are open on all workers of
-    /// the machine; or [`LinkOrder::FindNames`] is done.
+    /// the machine; or an order of a step without other results is executed.
     Opened,
     /// Progress of the load.
     Loading {
@@ -285,6 +347,15 @@ pub(crate) enum News {
     },
     /// The report of [`LinkOrder::Run`].
     RanLink(Box<linkbench::report::MachineReport>),
+    /// The bytes of the objects of the machine.
+    ObjectBytes {
+        /// Number of bytes.
+        bytes: u64,
+    },
+    /// The report of [`TaoOrder::Run`].
+    RanTao(Box<taobench::report::MachineReport>),
+    /// The result of [`TaoOrder::Audit`].
+    TaoAudit(taobench::audit::AuditResult),
     /// The result of [`OltpOrder::Audit`].
     AuditResult(AuditResult),
     /// The clients of the judged workload have ended.

@@ -14,6 +14,7 @@ use farm_graph::config::GraphConfig;
 
 use crate::Usage;
 use crate::cli::{LinkMix, LinkbenchArgs};
+use crate::measure::make_room;
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 const DEFAULT_WARMUP: Duration = Duration::from_secs(1);
@@ -70,7 +71,7 @@ impl Plan {
         let mut config = args.cluster.config.load()?;
         if args.cluster.config.config.is_none() {
             let bytes = spec.nodes() * NODE_BYTES + links * LINK_BYTES;
-            size_memory(&mut config, args, bytes)?;
+            make_room(&mut config, args.cluster.machines, bytes)?;
         }
         args.cluster.configure(&mut config, &[])?;
         check_requesters(&config, &properties, bounds.requesters)?;
@@ -184,26 +185,6 @@ fn check_file(file: &Path, properties: &Properties) -> anyhow::Result<()> {
         "{}: no line of the file is a property of LinkBench, as in maxid1 = 1000001{found}",
         file.display()
     )))
-}
-
-/// Sets the memory of each machine so that the graph fits.
-fn size_memory(config: &mut Config, args: &LinkbenchArgs, bytes: u64) -> anyhow::Result<()> {
-    let machines = args
-        .cluster
-        .machines
-        .map_or(config.machines.len() as u64, u64::from);
-    // Requests add to the graph, and each size of objects has blocks that are not full.
-    let needed = bytes / machines * 3 / 2 + (512 << 20);
-    let region = config.memory.region_bytes;
-    let needed = needed.next_multiple_of(region);
-    if needed > config.memory.per_machine_bytes {
-        config.set_by(
-            "the size of the graph",
-            "memory.per_machine_bytes",
-            &needed.to_string(),
-        )?;
-    }
-    Ok(())
 }
 
 /// Returns an error if `requesters` exceeds the requests that all workers can keep in flight.

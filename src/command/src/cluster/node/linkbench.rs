@@ -196,9 +196,11 @@ impl Driven<'_> {
         let mut found: Vec<Found> = self.on_all(
             |worker, machine, answer: Sender<Found>| {
                 let (ids, in_flight) = (ids(worker), self.in_flight());
+                let count = (ids.end - ids.start) as usize;
+                let id = Box::new(move |at| ids.start + at as u64);
                 let done = Box::new(move |found| drop(answer.send((worker, found))));
                 machine.submit(worker, move |worker| {
-                    names::find(worker, ids, in_flight, done)
+                    names::find(worker, (count, id), in_flight, done)
                 })
             },
             || {},

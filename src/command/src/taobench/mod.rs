@@ -1,0 +1,135 @@
+//! `farm taobench`: start a cluster, load the graph, measure requests, check the graph, and stop the cluster.
+
+mod plan;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use farm_bench::report::Started;
+use farm_bench::taobench::audit::AuditResult;
+use farm_bench::taobench::report::{LoadResult, RunResult, Setup};
+use farm_core::config::host::{check_memory, probe};
+
+use crate::cli::TaobenchArgs;
+use crate::cluster::Cluster;
+use crate::cluster::protocol::{News, Order, TaoOrder, TaoRun};
+use crate::measure::{self, Length, bar, on_cluster, report};
+use plan::Plan;
+
+/// The latency of one in this many requests is measured.
+const SAMPLED_1_IN: u32 = 16;
+
+/// Runs `farm taobench`.
+pub(crate) fn run(args: &TaobenchArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
+    let plan = Plan::of(args)?;
+    let started = Started::now();
+    let facts = probe(&plan.config.memory.dir);
+    check_memory(&plan.config, &facts)?;
+    let json = args.json.as_deref();
+    let run = on_cluster(&plan.config, json, log, |cluster| {
+        measure(cluster, &plan, args)
+    })?;
+    let report = report(&started, &plan.config, &facts, vec![run])?;
+    measure::write(&report, json, "")?;
+    let [run] = &report.runs[..] else {
+        bail!("internal error: the report has {} runs", report.runs.len());
+    };
+    for why in run.failures.iter().chain(&run.audit.wrong) {
+        crate::write_stderr(format_args!("farm: error: {why}"));
+    }
+    let succeeded = run.errors == 0 && run.failures.is_empty() && run.audit.wrong.is_none();
+    Ok(match succeeded {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// Sends an order, and waits until all machines have executed it.
+fn execute(cluster: &mut Cluster, order: TaoOrder) -> anyhow::Result<()> {
+    cluster.order(&Order::Tao(order))?;
+    cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
+    Ok(())
+}
+
+fn measure(cluster: &mut Cluster, plan: &Plan, args: &TaobenchArgs) -> anyhow::Result<RunResult> {
+    let open = TaoOrder::Open {
+        graph: plan.graph.clone().into(),
+        workload: plan.workload.clone(),
+    };
+    execute(cluster, open)?;
+    let load = load(cluster, plan.workload.edges)?;
+    execute(cluster, TaoOrder::FindNames)?;
+    let order = Order::Tao(TaoOrder::Run(TaoRun {
+        warmup_s: args.warmup.as_secs_f64(),
+        duration_s: args.duration.as_secs_f64(),
+        sampled_1_in: SAMPLED_1_IN,
+    }));
+    let length = Length {
+        warmup: args.warmup,
+        duration: Some(args.duration),
+        operations: None,
+    };
+    let name = format!("mix {}", plan.mix);
+    let reports = measure::run(cluster, &name, length, &order, |news| match news {
+        News::RanTao(report) => Some(*report),
+        _ => None,
+    })?;
+    let setup = Setup {
+        mix: plan.mix.clone(),
+        compat: plan.workload.compat,
+        in_flight: plan.in_flight(),
+        seed: plan.workload.seed,
+        warmup_s: args.warmup.as_secs_f64(),
+    };
+    let audit = audit(cluster)?;
+    Ok(RunResult::new(setup, load, &reports, audit)?)
+}
+
+fn load(cluster: &mut Cluster, edges: u64) -> anyhow::Result<LoadResult> {
+    const TEMPLATE: &str = "{msg} {wide_bar} {human_pos} of {human_len}, {per_sec}, {eta} left";
+    let before = object_bytes(cluster)?;
+    let bar = bar(edges, "loading edges", TEMPLATE);
+    let (loaded, seconds) = measure::load(cluster, &Order::Tao(TaoOrder::Load), &bar)?;
+    let bytes = object_bytes(cluster)? - before;
+    crate::write_stderr(format_args!(
+        "loaded {loaded} edges and their objects into {} machines in {seconds:.1} s",
+        cluster.len()
+    ));
+    if loaded != edges {
+        bail!("cannot run the requests: only {loaded} of {edges} edges were loaded");
+    }
+    Ok(LoadResult {
+        edges,
+        seconds,
+        edges_per_s: (seconds > 0.0).then(|| edges as f64 / seconds),
+        bytes_per_edge: Some(bytes as f64 / edges as f64),
+    })
+}
+
+fn object_bytes(cluster: &mut Cluster) -> anyhow::Result<u64> {
+    cluster.order(&Order::Tao(TaoOrder::ObjectBytes))?;
+    let bytes = cluster.gather(|_, news| match news {
+        News::ObjectBytes { bytes } => Some(bytes),
+        _ => None,
+    })?;
+    Ok(bytes.into_iter().sum())
+}
+
+/// Checks the graph against what the workers have written.
+fn audit(cluster: &mut Cluster) -> anyhow::Result<AuditResult> {
+    let dir =
+        tempfile::tempdir().context("cannot create a directory for the check of the graph")?;
+    let path = dir.path().to_owned();
+    crate::write_stderr(format_args!("checking the graph"));
+    execute(cluster, TaoOrder::SaveWritten { dir: path.clone() })?;
+    cluster.order(&Order::Tao(TaoOrder::Audit { dir: path }))?;
+    let results = cluster.gather(|_, news| match news {
+        News::TaoAudit(result) => Some(result),
+        _ => None,
+    })?;
+    let mut all = AuditResult::default();
+    for result in results {
+        all += result;
+    }
+    Ok(all)
+}
