@@ -52,7 +52,7 @@ fn publish<R: Display + Serialize + Measured>(
     measure: impl FnMut() -> anyhow::Result<R>,
 ) -> anyhow::Result<()> {
     let (started, json) = (Started::now(), common.json.as_deref());
-    json.map(try_writing).transpose()?;
+    json.map(|path| try_writing(path, "--json")).transpose()?;
     let runs = repeat(common.repeat.repeat, measure)?;
     let report = report(&started, config, &probe(&config.memory.dir), runs)?;
     write(&report, json, "\n")

@@ -30,7 +30,7 @@ pub(crate) fn on_cluster<T>(
     measure: impl FnOnce(&mut Cluster) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
     if let Some(path) = json {
-        try_writing(path)?;
+        try_writing(path, "--json")?;
     }
     let mut cluster = Cluster::start(config, log)?;
     // If `measure` fails, dropping the cluster stops it, and errors while it stops are not reported.
@@ -174,18 +174,18 @@ pub(crate) fn write_single<R: Serialize + fmt::Display + Measured>(
     written
 }
 
-/// Checks, before anything is measured, that the results can be written to `path`.
-pub(crate) fn try_writing(path: &Path) -> anyhow::Result<()> {
+/// Checks, before anything is measured, that the results can be written to `path`, the value of `option`.
+pub(crate) fn try_writing(path: &Path, option: &str) -> anyhow::Result<()> {
     let is_new = !path.exists();
     std::fs::OpenOptions::new()
         .append(true)
         .create(true)
         .open(path)
-        .with_context(|| format!("cannot write the results to {} (--json)", path.display()))?;
+        .with_context(|| format!("cannot write the results to {} ({option})", path.display()))?;
     if is_new {
         std::fs::remove_file(path).with_context(|| {
             format!(
-                "cannot remove {}, which was created to test whether --json can be written",
+                "cannot remove {}, which was created to test whether {option} can be written",
                 path.display()
             )
         })?;

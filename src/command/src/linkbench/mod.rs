@@ -24,7 +24,7 @@ pub(crate) fn run(args: &LinkbenchArgs, log: Option<&str>) -> anyhow::Result<Exi
     let facts = probe(&plan.config.memory.dir);
     check_memory(&plan.config, &facts)?;
     if let Some(path) = &args.csv {
-        try_writing(path)?;
+        try_writing(path, "--csv")?;
     }
     let json = args.json.as_deref();
     let run = on_cluster(&plan.config, json, log, |cluster| measure(cluster, &plan))?;
