@@ -18,7 +18,8 @@ use farm_graph::{GraphError, TimeBounds};
 use farm_txn::{Handle, TxError};
 use serde::{Deserialize, Serialize};
 
-use super::edges::{Edge, Loaded, Owner, value};
+use super::edges::{Edge, Owner, value};
+use super::loaded::Loaded;
 use super::store::Effect;
 use super::stream::{Book, Known, Pick, Write};
 use super::workload::Kind;

@@ -9,7 +9,8 @@ use farm_graph::ids::Place;
 use farm_graph::{GraphError, tasks};
 use farm_txn::{Transaction, TxError};
 
-use super::edges::{Loaded, Owner, value};
+use super::edges::{Owner, value};
+use super::loaded::Loaded;
 use super::store::{object, put_edge};
 use crate::closed_loop::{self, Clients, ClosedLoop, Ran};
 use crate::recorder::Outcome;

@@ -248,7 +248,7 @@ mod tests {
     use farm_core::ids::Address;
     use farm_core::object::Incarnation;
 
-    use super::super::edges::Loaded;
+    use super::super::loaded::Loaded;
     use super::super::workload::Published;
     use super::*;
     use crate::ycsb::stream::worker_rng;

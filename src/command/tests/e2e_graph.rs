@@ -124,7 +124,7 @@ fn linkbench_runs_in_all_variants() {
     let loaded = linkbench(&place, &["--load-only", "--seed", "4"]);
     assert_eq!(loaded["ops"], Value::Object(serde_json::Map::new()));
     // The same seed gives the same graph.
-    let again = linkbench(&place, &["--load-only", "--seed", "4", "--machines", "1"]);
+    let again = linkbench(&place, &["--load-only", "--seed", "4", "--workers", "2"]);
     let facts = |run: &Value| ["nodes", "links", "counts"].map(|key| number(&run["load"], key));
     assert_eq!(facts(&loaded), facts(&again));
 }
