@@ -80,6 +80,7 @@
 #![forbid(unsafe_code)]
 
 mod assoc;
+mod batch;
 mod bytes;
 mod check;
 mod complete;
@@ -94,6 +95,7 @@ mod heads;
 pub mod ids;
 mod list;
 mod make;
+mod many;
 mod node;
 mod op;
 mod open;
@@ -114,6 +116,7 @@ pub mod tx;
 mod wire;
 
 pub use assoc::{Assoc, MAX_TIME};
+pub use batch::{Found, FoundAll, Read, Results, ResultsCont};
 pub use check::{NodeFacts, check_ids, check_node};
 pub use counters::{ReadCost, ReadCounters};
 pub use error::GraphError;

@@ -69,6 +69,14 @@ impl Default for TimeBounds {
 }
 
 impl TimeBounds {
+    /// Returns bounds that contain the same times of associations. No association is later than [`crate::MAX_TIME`].
+    pub(crate) fn possible(self) -> Self {
+        Self {
+            max: self.max.min(crate::MAX_TIME),
+            ..self
+        }
+    }
+
     /// Returns whether a time is within the bounds.
     pub fn contains(&self, time: u64) -> bool {
         (self.min..=self.max).contains(&time)

@@ -85,6 +85,17 @@ pub(crate) struct RangeOp {
     pub(crate) limit: u64,
 }
 
+impl RangeOp {
+    pub(crate) fn new(assoc_type: u32, range: Range) -> Self {
+        Self {
+            assoc_type,
+            bounds: range.bounds.possible(),
+            offset: range.offset,
+            limit: range.limit,
+        }
+    }
+}
+
 /// The result of an operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Outcome<'a> {

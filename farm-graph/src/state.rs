@@ -8,6 +8,7 @@ use farm_kv::{KvError, TableId, TableSpec};
 use slab::Slab;
 
 use crate::assoc::{Assoc, BODY_BYTES, MAX_TIME};
+use crate::batch::Many;
 use crate::counters::ReadCounters;
 use crate::edit::Work;
 use crate::heads::{HeadCounters, Heads};
@@ -53,6 +54,8 @@ pub(crate) struct Graph {
     pub(crate) lookup_errors: VecDeque<KvError>,
     /// Operations that are transactions of their own.
     pub(crate) solos: Slab<Solo>,
+    /// Several reads in a transaction; `None` while they are attempted.
+    pub(crate) many: Slab<Option<Box<Many>>>,
     /// Operations that were sent to the owners of their nodes, or wait for room.
     pub(crate) shipped: Slab<Shipped>,
     pub(crate) unsent: VecDeque<usize>,
@@ -88,6 +91,7 @@ impl Graph {
             lookups: Slab::new(),
             lookup_errors: VecDeque::new(),
             solos: Slab::new(),
+            many: Slab::new(),
             shipped: Slab::new(),
             unsent: VecDeque::new(),
             owner: Owner::default(),
@@ -193,7 +197,7 @@ impl Graph {
         self.schema.assoc(assoc_type)?;
         Ok(Op::Get {
             assoc_type,
-            bounds: possible(bounds),
+            bounds: bounds.possible(),
             ids,
         })
     }
@@ -201,12 +205,7 @@ impl Graph {
     /// Returns the operation of [`crate::tx::assoc_range`].
     pub(crate) fn range_op(&self, assoc_type: u32, range: Range) -> Result<RangeOp, GraphError> {
         self.schema.assoc(assoc_type)?;
-        Ok(RangeOp {
-            assoc_type,
-            bounds: possible(range.bounds),
-            offset: range.offset,
-            limit: range.limit,
-        })
+        Ok(RangeOp::new(assoc_type, range))
     }
 
     /// Returns whether an operation concerns only its node, so that the node's owner can make it.
@@ -267,7 +266,10 @@ pub fn owner_counters(worker: &mut Worker) -> OwnerCounters {
 pub fn left_over(worker: &mut Worker) -> Option<String> {
     let (me, state) = (worker.me(), graph(worker));
     let held = [
-        ("operations in transactions", state.in_tx.len()),
+        (
+            "operations in transactions",
+            state.in_tx.len() + state.many.len(),
+        ),
         (
             "searches for nodes",
             state.searches.len() + state.lookups.len(),
@@ -282,14 +284,6 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     Some(format!(
         "leak on worker {me}: {count} {what} of the graph, although every operation should have ended"
     ))
-}
-
-/// Returns bounds that contain the same times of associations. No association is later than [`MAX_TIME`].
-fn possible(bounds: TimeBounds) -> TimeBounds {
-    TimeBounds {
-        max: bounds.max.min(MAX_TIME),
-        ..bounds
-    }
 }
 
 fn check_length(bytes: usize, limit: usize) -> Result<(), GraphError> {

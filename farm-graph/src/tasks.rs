@@ -8,6 +8,7 @@ use farm_core::worker::{BorrowCont, Borrowed, Cont, Worker};
 use farm_txn::{Transaction, TxError};
 use slab::Slab;
 
+use crate::batch::{Encoded, FoundAll, Read, Results};
 use crate::ids::Place;
 use crate::op::{Count, NewNode, Node};
 use crate::pending::{AssocsCont, FoundAssocs, FoundNode, NodeCont};
@@ -352,6 +353,27 @@ pub async fn assoc_count(
     let begin = move |worker: &mut Worker, tx, cont| {
         let cont = adapted(worker, cont);
         crate::tx::assoc_count(worker, tx, node, assoc_type, cont);
+    };
+    tx.operation(begin).await
+}
+
+/// Reads several nodes, counts and lists at the same time: see [`crate::tx::read_all`]. `copy` copies the results from the
+/// references that it receives; it must not capture variables.
+///
+/// # Errors
+/// As [`obj_add`].
+pub async fn read_all<T: Send + 'static>(
+    tx: &mut Transaction,
+    reads: &[(FatPointer, Read<'_>)],
+    copy: impl Fn(Results<'_>) -> T + Copy + Send + 'static,
+) -> Result<T, TxError> {
+    let reads = Encoded::new(reads);
+    let begin = move |worker: &mut Worker, tx, cont| {
+        let cont = copying::<FoundAll, _>(worker, cont, move |found| match found {
+            Ok(results) => Ok(copy(results)),
+            Err(error) => Err(error.clone()),
+        });
+        crate::many::begin(worker, tx, reads, cont);
     };
     tx.operation(begin).await
 }

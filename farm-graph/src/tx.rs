@@ -9,8 +9,8 @@ use farm_core::worker::{Cont, Worker};
 use farm_kv::tx::ValueRef;
 use farm_txn::{TxError, TxHandle};
 
-use crate::GraphError;
 use crate::assoc::Assoc;
+use crate::batch::{Encoded, Read, ResultsCont};
 use crate::bytes::pointer;
 use crate::drive::begin;
 use crate::ids::{NOWHERE, Place, key, new_node, reserved_node};
@@ -22,6 +22,7 @@ use crate::pending::{
     AddedCont, AnyCont, AssocsCont, ChangedCont, CountCont, FoundCont, NodeCont, PutCont, Search,
 };
 use crate::state::graph;
+use crate::{GraphError, many};
 
 /// Reads a node. The continuation receives `None` if it was deleted.
 pub fn obj_get(worker: &mut Worker, tx: TxHandle, node: FatPointer, cont: NodeCont) {
@@ -130,6 +131,17 @@ pub fn assoc_range(
 ) {
     let op = graph(worker).range_op(assoc_type, range).map(Op::Range);
     begin(worker, tx, node, op, AnyCont::Assocs(cont));
+}
+
+/// Reads several nodes, counts and lists at the same time. The continuation receives the results in the order of the
+/// reads.
+pub fn read_all(
+    worker: &mut Worker,
+    tx: TxHandle,
+    reads: &[(FatPointer, Read<'_>)],
+    cont: ResultsCont,
+) {
+    many::begin(worker, tx, Encoded::new(reads), cont);
 }
 
 /// Adds a node. The continuation receives its id and its name; others find it by its id once the transaction has

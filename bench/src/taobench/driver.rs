@@ -153,6 +153,9 @@ async fn perform_writes(farm: Handle, seat: usize, writes: Vec<Write>) {
     let alone = writes.len() == 1;
     let all = async |tx: &mut Transaction| {
         let mut effects = Vec::with_capacity(writes.len());
+        if !alone {
+            store::prepare(tx, &writes).await?;
+        }
         for write in &writes {
             let effect = store::write(tx, write).await?;
             // A rule that refuses an edge refuses the whole transaction.
@@ -175,13 +178,7 @@ async fn perform_writes(farm: Handle, seat: usize, writes: Vec<Write>) {
 
 /// Makes reads in one transaction, so that they are of one moment.
 async fn perform_reads(farm: Handle, seat: usize, reads: Vec<Read>) {
-    let all = async |tx: &mut Transaction| {
-        let mut found = false;
-        for read in &reads {
-            found |= store::read(tx, read).await?;
-        }
-        Ok(found)
-    };
+    let all = async |tx: &mut Transaction| store::read_all(tx, &reads).await;
     let found = farm.transact(all).await.map_err(GraphError::from);
     let end = move |worker: &mut Worker| {
         closed_loop::resume(worker, |own: &mut Driver, worker| {

@@ -3,7 +3,7 @@
 use farm_core::object::FatPointer;
 use farm_graph::ids::Place;
 use farm_graph::tx::{Deletion, Range};
-use farm_graph::{Assoc, NodeData, TimeBounds, tasks};
+use farm_graph::{Assoc, Found, NodeData, Results, TimeBounds, tasks};
 use farm_txn::{Transaction, TxError};
 
 use super::edges::{Edge, OBJECT_TYPE, Owner, value};
@@ -218,21 +218,53 @@ async fn change_edge(
     Ok(Effect::Done { node })
 }
 
-/// Makes a read. Returns whether it has found something.
+/// Makes reads at the same time. Returns whether one of them has found something.
 ///
 /// # Errors
 /// As [`write`].
-pub async fn read(tx: &mut Transaction, read: &Read) -> Result<bool, TxError> {
-    let Read { kind, known } = read;
-    let (node, edge_type) = (known.node, known.edge.edge_type.number());
-    Ok(match kind {
-        Kind::ObjRead => tasks::obj_get(tx, node).await?.is_some(),
-        Kind::EdgePoint => exists(tx, node, edge_type, known.edge.id2).await?,
-        Kind::EdgeCount => tasks::assoc_count(tx, node, edge_type).await?.count > 0,
-        _ => {
-            let range = Range::newest(RANGE_LIMIT);
-            let found = tasks::assoc_range(tx, node, edge_type, range).await?;
-            !found.is_empty()
+pub async fn read_all(tx: &mut Transaction, reads: &[Read]) -> Result<bool, TxError> {
+    let ids: Vec<[u64; 1]> = reads.iter().map(|read| [read.known.edge.id2]).collect();
+    let reads: Vec<(FatPointer, farm_graph::Read<'_>)> = reads
+        .iter()
+        .zip(&ids)
+        .map(|(read, id2)| {
+            let edge_type = read.known.edge.edge_type.number();
+            let what = match read.kind {
+                Kind::ObjRead => farm_graph::Read::Node,
+                Kind::EdgePoint => farm_graph::Read::Assocs(edge_type, id2, TimeBounds::default()),
+                Kind::EdgeCount => farm_graph::Read::Count(edge_type),
+                _ => farm_graph::Read::Range(edge_type, Range::newest(RANGE_LIMIT)),
+            };
+            (read.known.node, what)
+        })
+        .collect();
+    let found = |results: Results<'_>| {
+        results.iter().any(|found| match found {
+            Found::Node(node) => node.is_some(),
+            Found::Count(count) => count.count > 0,
+            Found::Assocs(edges) => !edges.is_empty(),
+        })
+    };
+    tasks::read_all(tx, &reads, found).await
+}
+
+/// Reads what some writes will read, at the same time.
+///
+/// # Errors
+/// As [`write`].
+pub async fn prepare(tx: &mut Transaction, writes: &[Write]) -> Result<(), TxError> {
+    let ids: Vec<[u64; 1]> = writes.iter().map(|write| [write.edge.id2]).collect();
+    let mut reads = Vec::with_capacity(2 * writes.len());
+    for (write, id2) in writes.iter().zip(&ids) {
+        let Some((_, node)) = write.of else {
+            continue;
+        };
+        reads.push((node, farm_graph::Read::Node));
+        if matches!(write.kind, Kind::EdgeUpdate | Kind::EdgeDelete) {
+            let edge_type = write.edge.edge_type.number();
+            let all = TimeBounds::default();
+            reads.push((node, farm_graph::Read::Assocs(edge_type, id2, all)));
         }
-    })
+    }
+    tasks::read_all(tx, &reads, |_| ()).await
 }
