@@ -94,6 +94,9 @@ pub(crate) struct Item {
     pub(crate) reply: Reply,
 }
 
+/// Bytes of most encoded reads.
+const OP_BYTES: usize = 32;
+
 /// Several reads in flight.
 pub(crate) struct Many {
     pub(crate) tx: TxHandle,
@@ -115,7 +118,8 @@ pub(crate) struct Encoded {
 impl Encoded {
     /// Encodes the reads.
     pub(crate) fn new(reads: &[(FatPointer, Read<'_>)]) -> Self {
-        let (mut bodies, mut ids) = (Vec::new(), Vec::new());
+        let mut bodies = Vec::with_capacity(reads.len() * OP_BYTES);
+        let mut ids = Vec::new();
         let items = reads.iter().map(|(node, read)| {
             let from = bodies.len();
             let (assoc_type, op) = match *read {

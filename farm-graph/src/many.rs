@@ -33,6 +33,7 @@ pub(crate) fn begin(worker: &mut Worker, tx: TxHandle, mut reads: Encoded, cont:
         if let Some(unknown) = item.assoc_type.and_then(|it| state.schema.assoc(it).err()) {
             failed.get_or_insert(unknown);
         }
+        item.reply = state.replies.pop().unwrap_or_default();
         item.head = item.list.and_then(|list| state.heads.get(item.node, list));
     }
     let many = Many {
@@ -79,10 +80,12 @@ fn run(worker: &mut Worker, key: usize, (): ()) {
 fn end(worker: &mut Worker, key: usize, result: Result<(), GraphError>) {
     let many = graph(worker).many.remove(key);
     let many = many.expect("no attempt runs");
-    match result {
+    match &result {
         Ok(()) => many.cont.resume(worker, Ok(Results::of(&many.reads.items))),
-        Err(error) => many.cont.resume(worker, Err(&error)),
+        Err(error) => many.cont.resume(worker, Err(error)),
     }
+    let replies = many.reads.items.into_iter().map(|item| item.reply);
+    graph(worker).replies.extend(replies);
 }
 
 fn fetched(worker: &mut Worker, at: u64, result: Result<ObjectId, TxError>) {

@@ -23,11 +23,13 @@ pub struct Known {
     pub node: FatPointer,
 }
 
-/// Edges, and their numbers by the shard of the first object.
+/// Edges in the order in which they were added, and by the shard of the first object.
 #[derive(Clone, Debug, Default)]
 pub struct Book {
     edges: Vec<Known>,
-    shards: Vec<Vec<u32>>,
+    /// The edges of each shard, with their numbers. They are copies, because most picks are in few shards, whose edges
+    /// then stay in the processor's cache.
+    shards: Vec<Vec<(u32, Known)>>,
 }
 
 impl Book {
@@ -37,7 +39,7 @@ impl Book {
         if self.shards.len() <= shard {
             self.shards.resize(shard + 1, Vec::new());
         }
-        self.shards[shard].push(self.edges.len() as u32);
+        self.shards[shard].push((self.edges.len() as u32, known));
         self.edges.push(known);
     }
 
@@ -46,7 +48,7 @@ impl Book {
         &self.edges
     }
 
-    fn of_shard(&self, shard: u64) -> &[u32] {
+    fn of_shard(&self, shard: u64) -> &[(u32, Known)] {
         self.shards.get(shard as usize).map_or(&[], Vec::as_slice)
     }
 }
@@ -168,14 +170,6 @@ impl Stream {
         }
     }
 
-    /// Returns a known edge.
-    pub fn known(&self, pick: Pick) -> Known {
-        match pick {
-            Pick::Loaded(number) => self.loaded.edges[number as usize],
-            Pick::Own(number) => self.own.edges[number as usize],
-        }
-    }
-
     fn read(&mut self, kinds: &Choice<Kind>, rng: &mut impl RngCore) -> Read {
         let kind = match kinds.draw(rng) {
             Kind::EdgeRange | Kind::EdgeCount | Kind::EdgeTime if self.compat => Kind::EdgePoint,
@@ -183,7 +177,7 @@ impl Stream {
         };
         Read {
             kind,
-            known: self.known(self.pick(rng)),
+            known: self.pick(rng).1,
         }
     }
 
@@ -192,8 +186,7 @@ impl Stream {
         let (edge, of) = match kind {
             Kind::ObjAdd | Kind::EdgeAdd => (self.new_edge(rng), None),
             _ => {
-                let pick = self.pick(rng);
-                let known = self.known(pick);
+                let (pick, known) = self.pick(rng);
                 (known.edge, Some((pick, known.node)))
             }
         };
@@ -223,7 +216,7 @@ impl Stream {
     }
 
     /// Draws a known edge: a shard, and one of its edges.
-    fn pick(&self, rng: &mut impl RngCore) -> Pick {
+    fn pick(&self, rng: &mut impl RngCore) -> (Pick, Known) {
         // Only a graph with few edges has shards without one.
         for _ in 0..100 {
             let shard = self.workload.primary_shards.draw(rng);
@@ -233,11 +226,15 @@ impl Stream {
             }
             let at = rng.random_range(0..loaded.len() + own.len());
             return match loaded.get(at) {
-                Some(number) => Pick::Loaded(*number),
-                None => Pick::Own(own[at - loaded.len()]),
+                Some((number, known)) => (Pick::Loaded(*number), *known),
+                None => {
+                    let (number, known) = own[at - loaded.len()];
+                    (Pick::Own(number), known)
+                }
             };
         }
-        Pick::Loaded(rng.random_range(0..self.loaded.edges.len()) as u32)
+        let number = rng.random_range(0..self.loaded.edges.len());
+        (Pick::Loaded(number as u32), self.loaded.edges[number])
     }
 }
 
@@ -352,7 +349,7 @@ mod tests {
     fn own_edges_are_drawn_with_the_loaded_ones() {
         let mut stream = stream(Published::Applications, false);
         let mut rng = worker_rng(1, 0);
-        let known = stream.known(Pick::Loaded(0));
+        let known = stream.loaded.edges[0];
         let edge = Edge {
             id1: stream.keys.get(0, 1 << 20),
             ..known.edge
@@ -360,7 +357,7 @@ mod tests {
         for _ in 0..EDGES {
             stream.own.push(Known { edge, ..known });
         }
-        let own = (0..1000).filter(|_| matches!(stream.pick(&mut rng), Pick::Own(_)));
+        let own = (0..1000).filter(|_| matches!(stream.pick(&mut rng).0, Pick::Own(_)));
         // 57.8 % of the picks are in shard 0, where nearly all edges are own ones.
         let own = own.count();
         assert!((500..620).contains(&own), "{own}");

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use farm_core::object::FatPointer;
 use farm_graph::ids::Place;
-use farm_graph::tasks::{self, OwnedAssoc};
+use farm_graph::tasks::{self, OwnedAssoc, OwnedNode};
 use farm_graph::tx::{Deletion, Range};
-use farm_graph::{Assoc, GraphError, NodeData, Put, TimeBounds};
-use farm_txn::{Handle, TxError, block_on};
+use farm_graph::{Assoc, Count, Found, GraphError, NodeData, Put, Read, Results, TimeBounds};
+use farm_txn::{Handle, Transaction, TxError, block_on};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -328,6 +328,63 @@ async fn make(
 }
 
 /// Compares all lists with the model, in one transaction.
+/// Checks that reads at the same time find the same as reads one after the other. Every other call is the first access
+/// of the transaction to the objects.
+async fn compare_all(
+    tx: &mut Transaction,
+    nodes: &[(u64, FatPointer)],
+    ids: &[u64],
+    range: Range,
+) -> Result<(), TxError> {
+    let bounds = range.bounds;
+    let reads: Vec<(FatPointer, Read<'_>)> = nodes
+        .iter()
+        .flat_map(|(_, node)| {
+            let of_type = |it| {
+                [
+                    Read::Range(it, range),
+                    Read::Assocs(it, ids, bounds),
+                    Read::Count(it),
+                ]
+            };
+            let lists = TYPES.into_iter().flat_map(of_type);
+            lists.chain([Read::Node]).map(|read| (*node, read))
+        })
+        .collect();
+    let copy = |results: Results<'_>| -> Vec<Owned> {
+        let copied = results.iter().map(|found| match found {
+            Found::Node(node) => Owned::Node(node.map(OwnedNode::from)),
+            Found::Count(count) => Owned::Count(count),
+            Found::Assocs(assocs) => Owned::Assocs(assocs.iter().map(OwnedAssoc::from).collect()),
+        });
+        copied.collect()
+    };
+    let found = tasks::read_all(tx, &reads, copy).await?;
+    assert_eq!(found.len(), reads.len());
+    for ((node, read), found) in reads.iter().zip(found) {
+        let expected = match *read {
+            Read::Node => Owned::Node(tasks::obj_get(tx, *node).await?),
+            Read::Count(it) => Owned::Count(tasks::assoc_count(tx, *node, it).await?),
+            Read::Assocs(it, ids, bounds) => {
+                Owned::Assocs(tasks::assoc_get(tx, *node, it, ids, bounds).await?)
+            }
+            Read::Range(it, range) => {
+                Owned::Assocs(tasks::assoc_range(tx, *node, it, range).await?)
+            }
+        };
+        assert_eq!(found, expected, "{read:?} of {node:?}");
+    }
+    Ok(())
+}
+
+/// The result of a read.
+#[derive(Debug, PartialEq)]
+enum Owned {
+    Node(Option<OwnedNode>),
+    Count(Count),
+    Assocs(Vec<OwnedAssoc>),
+}
+
 async fn compare(
     farm: &Handle,
     nodes: &[(u64, FatPointer)],
@@ -336,6 +393,7 @@ async fn compare(
 ) -> Result<(), TxError> {
     let mut tx = farm.begin();
     let ids: Vec<u64> = nodes.iter().map(|node| node.0).collect();
+    compare_all(&mut tx, nodes, &ids, range).await?;
     for (index, (_, node)) in nodes.iter().enumerate() {
         for assoc_type in TYPES {
             let expected = model.visible(index, assoc_type);
