@@ -100,7 +100,7 @@ async fn add_object(tx: &mut Transaction, key: u64, time: u64) -> Result<Effect,
 /// Adds an edge, unless a rule refuses it.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub async fn add_edge(tx: &mut Transaction, edge: Edge, time: u64) -> Result<Effect, TxError> {
     let first = tasks::obj_find(tx, edge.id1).await?;
     let second = tasks::obj_find(tx, edge.id2).await?;
@@ -221,7 +221,7 @@ async fn change_edge(
 /// Makes reads at the same time. Returns whether one of them has found something.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub async fn read_all(tx: &mut Transaction, reads: &[Read]) -> Result<bool, TxError> {
     let ids: Vec<[u64; 1]> = reads.iter().map(|read| [read.known.edge.id2]).collect();
     let reads: Vec<(FatPointer, farm_graph::Read<'_>)> = reads
@@ -251,7 +251,7 @@ pub async fn read_all(tx: &mut Transaction, reads: &[Read]) -> Result<bool, TxEr
 /// Reads what some writes will read, at the same time.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub async fn prepare(tx: &mut Transaction, writes: &[Write]) -> Result<(), TxError> {
     let ids: Vec<[u64; 1]> = writes.iter().map(|write| [write.edge.id2]).collect();
     let mut reads = Vec::with_capacity(2 * writes.len());
