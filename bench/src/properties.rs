@@ -128,8 +128,8 @@ impl Properties {
     /// Adds settings from the text of a file; messages refer to it as `name`.
     ///
     /// # Errors
-    /// [`PropertyError::Malformed`] for a bad `\uXXXX` escape, for text in UTF-16, and for control characters, which show
-    /// that the file is not text; any other text is valid in this syntax.
+    /// [`PropertyError::Malformed`] for a bad `\uXXXX` escape, for text in UTF-16, and for zero bytes, which show that the
+    /// file is binary; any other text is valid in this syntax.
     pub fn load_bytes(&mut self, name: &str, text: &[u8]) -> Result<(), PropertyError> {
         let shared: Arc<str> = Arc::from(name);
         if text.starts_with(&[0xFE, 0xFF]) || text.starts_with(&[0xFF, 0xFE]) {
@@ -139,15 +139,12 @@ impl Properties {
                 problem: "the file is in UTF-16; save it as plain text or UTF-8".to_owned(),
             });
         }
-        let is_text = |byte: &u8| *byte >= b' ' || matches!(byte, b'\t' | b'\n' | b'\r' | b'\x0c');
-        if let Some(at) = text.iter().position(|byte| !is_text(byte)) {
+        if let Some(at) = text.iter().position(|byte| *byte == 0) {
             return Err(PropertyError::Malformed {
                 file: name.to_owned(),
                 line: 1 + text[..at].iter().filter(|byte| **byte == b'\n').count(),
-                problem: format!(
-                    "the byte {:#04x} is not part of a text: the file is not a property file",
-                    text[at]
-                ),
+                problem: "the file has a zero byte: it is binary, and not a property file"
+                    .to_owned(),
             });
         }
         let text = text.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(text);

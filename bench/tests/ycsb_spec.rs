@@ -252,8 +252,15 @@ fn a_byte_order_mark_is_refused_or_skipped() {
     properties.load_bytes("x", text).unwrap();
     assert_eq!(properties.get("recordcount").unwrap().value, "7");
     let mut twice = Properties::new("-p");
-    let text = b"\xEF\xBB\xBF\xFE\xFF\x00\xD8a\n".repeat(9);
+    let text = b"\xEF\xBB\xBF\xFE\xFF\x01\xD8a\n".repeat(9);
     assert!(twice.load_bytes("x", &text).is_ok());
+    let binary = twice.load_bytes("x", b"a = 1\nb\x00").unwrap_err();
+    assert!(
+        binary
+            .to_string()
+            .starts_with("x:2: the file has a zero byte"),
+        "{binary}"
+    );
 }
 
 proptest! {
@@ -287,7 +294,7 @@ proptest! {
 
     #[test]
     fn line_numbers_count_comments_and_blank_lines(
-        lines in prop::collection::vec("(#[^\r\n]{0,20}|! \\\\u|[a-z]{1,5}|[a-z]=\\\\\\\\|)", 0..20),
+        lines in prop::collection::vec("(#[^\r\n\x00]{0,20}|! \\\\u|[a-z]{1,5}|[a-z]=\\\\\\\\|)", 0..20),
     ) {
         let mut properties = Properties::new("-p");
         let text = format!("{}\nthe.key = v", lines.join("\n"));
