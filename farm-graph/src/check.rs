@@ -65,6 +65,19 @@ fn facts(edit: &mut Edit<'_>, node: FatPointer) -> Result<NodeFacts, EditError> 
     if !header.exists() && (header.is_spilled() || !data.is_empty()) {
         return wrong("a deleted node has data".to_owned());
     }
+    if let Some(spilled) = node::spill(edit.read(node)?, &header)?
+        && !header.is_bare()
+    {
+        let (id, of_data) = node::spilled_node(edit.read(spilled)?)?;
+        let found = (id, of_data.node_type, of_data.version, of_data.time);
+        if found != (header.id, header.node_type, header.version, header.time)
+            || of_data.data.len() != header.bytes()
+        {
+            return wrong(
+                "a node and the object with its data have different properties".to_owned(),
+            );
+        }
+    }
     let mut facts = NodeFacts {
         id: header.id,
         exists: header.exists(),

@@ -15,7 +15,7 @@ use crate::bytes::number;
 use crate::bytes::{POINTER_BYTES, pointer, pointer_bytes};
 use crate::edit::{Edit, EditError};
 use crate::page::{Key, Page};
-use crate::tree::{Limits, Tree};
+use crate::tree::{Limits, Tree, Wanted};
 
 /// Bytes of an encoded list.
 pub(crate) const LIST_BYTES: usize = 76;
@@ -173,13 +173,12 @@ impl List {
         Ok(Some(Assoc::decode(&record)?))
     }
 
-    /// Calls `each` with the visible associations within the bounds, the newest first, until it breaks; probably after
-    /// at most `wanted` ones.
+    /// Calls `each` with the visible associations within the bounds, the newest first, until it breaks.
     pub(crate) fn scan(
         &self,
         edit: &Edit<'_>,
         bounds: TimeBounds,
-        wanted: u64,
+        wanted: Wanted,
         mut each: impl FnMut(Assoc<'_>) -> ControlFlow<()>,
     ) -> Result<(), EditError> {
         let Some(tree) = self.tree.filter(|_| self.count > 0) else {
@@ -337,7 +336,7 @@ impl List {
 fn build_index(edit: &mut Edit<'_>, limits: Limits, tree: &Tree) -> Result<Tree, EditError> {
     mark("graph: index made");
     let mut keys = Vec::new();
-    tree.scan(edit, (0, 0), u64::MAX, |record| {
+    tree.scan(edit, (0, 0), Wanted::Exactly(u64::MAX), |record| {
         keys.push(record.key);
         Ok(ControlFlow::Continue(()))
     })?;

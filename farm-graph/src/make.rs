@@ -14,7 +14,7 @@ use crate::list::{List, Put, TimeBounds};
 use crate::node;
 use crate::op::{ChangeOp, Count, NewNode, Node, Op, PutOp, RangeOp};
 use crate::schema::Schema;
-use crate::tree::Limits;
+use crate::tree::{Limits, Wanted};
 use crate::wire::Reply;
 
 impl Op<'_> {
@@ -197,6 +197,11 @@ impl RangeOp {
             return Ok(());
         }
         let wanted = self.offset.saturating_add(self.limit);
+        let all_times = self.bounds == TimeBounds::default();
+        let wanted = match all_times {
+            true => Wanted::Exactly(wanted.min(list.count.into())),
+            false => Wanted::AtMost(wanted),
+        };
         list.scan(edit, self.bounds, wanted, |assoc| {
             if skipped < self.offset {
                 skipped += 1;
@@ -215,7 +220,7 @@ impl RangeOp {
 /// Returns whether a list has a visible association with another id.
 fn has_other(edit: &Edit<'_>, list: &List, id2: u64) -> Result<bool, EditError> {
     let mut other = false;
-    list.scan(edit, TimeBounds::default(), 1, |assoc| {
+    list.scan(edit, TimeBounds::default(), Wanted::AtMost(1), |assoc| {
         other = assoc.id2 != id2;
         ControlFlow::Break(())
     })?;

@@ -17,6 +17,7 @@ use crate::batch::{Encoded, Item, Many, Results, ResultsCont};
 use crate::bytes::number;
 use crate::complete::{Incomplete, complete};
 use crate::edit::{Edit, EditError, Missing, Work};
+use crate::heads::Part;
 use crate::node;
 use crate::op::{Assocs, Op};
 use crate::page::Page;
@@ -34,7 +35,9 @@ pub(crate) fn begin(worker: &mut Worker, tx: TxHandle, mut reads: Encoded, cont:
             failed.get_or_insert(unknown);
         }
         item.reply = state.replies.pop().unwrap_or_default();
-        item.head = item.list.and_then(|list| state.heads.get(item.node, list));
+        item.head = item
+            .list
+            .and_then(|list| state.heads.get(item.node, Part::List(list)));
     }
     let many = Many {
         tx,
@@ -164,7 +167,7 @@ fn attempt_one(
         }
     })?;
     if let (Some(list), Some(head)) = (item.list, head) {
-        graph(worker).heads.put(node, list, head);
+        graph(worker).heads.put(node, Part::List(list), head);
     }
     Ok(())
 }

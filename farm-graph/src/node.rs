@@ -20,12 +20,12 @@ use farm_core::marks::mark;
 use farm_core::mutants;
 use farm_core::object::FatPointer;
 
-use crate::GraphError;
 use crate::bytes::number;
 use crate::bytes::{POINTER_BYTES, pointer, pointer_bytes};
 use crate::edit::{Edit, EditError};
 use crate::list::{LIST_BYTES, List};
-use crate::tree::{Limits, Tree};
+use crate::tree::{Limits, Tree, Wanted};
+use crate::{GraphError, MAX_NODE_BYTES};
 
 /// Bytes before the table of lists.
 const HEADER_BYTES: usize = 40;
@@ -33,6 +33,8 @@ const HEADER_BYTES: usize = 40;
 const ENTRY_BYTES: usize = 4 + LIST_BYTES;
 /// Longer data is not stored in the node, because each write of an association writes the node, too.
 const MAX_INLINE_BYTES: usize = 1024;
+/// Bytes before the data in an object of its own: type, length, version, time and id of the node.
+const SPILL_HEADER_BYTES: usize = 32;
 
 /// The flag of a node that was not deleted.
 const EXISTS: u8 = 1;
@@ -40,6 +42,8 @@ const EXISTS: u8 = 1;
 const SPILLED: u8 = 2;
 /// The flag of a node whose lists are in a tree.
 const IN_TREE: u8 = 4;
+/// The flag of a node for whose properties the object with the data has no room: the data has the greatest length.
+const BARE: u8 = 8;
 
 /// The properties of a node that an update sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +112,11 @@ impl Header {
         self.flags & SPILLED != 0
     }
 
+    /// Returns whether the object with the data has no room for the properties.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.flags & BARE != 0
+    }
+
     /// Returns the data of a node that contains it.
     pub(crate) fn inline<'a>(&self, payload: &'a [u8]) -> Result<&'a [u8], GraphError> {
         let data = payload.get(self.data_at()..self.data_at() + self.bytes());
@@ -167,12 +176,38 @@ pub(crate) fn data<'e>(edit: &'e Edit<'_>, node: FatPointer) -> Result<&'e [u8],
     let payload = edit.read(node)?;
     let header = Header::decode(payload)?;
     Ok(match spill(payload, &header)? {
-        Some(spilled) => edit
+        Some(spilled) if header.is_bare() => edit
             .read(spilled)?
             .get(..header.bytes())
             .ok_or_else(damaged)?,
+        Some(spilled) => spilled_node(edit.read(spilled)?)?.1.data,
         None => header.inline(payload)?,
     })
+}
+
+/// Returns the id and the properties of a node from the object with its data.
+pub(crate) fn spilled_node(payload: &[u8]) -> Result<(u64, NodeData<'_>), GraphError> {
+    let (header, data) = payload
+        .split_at_checked(SPILL_HEADER_BYTES)
+        .ok_or_else(damaged)?;
+    let bytes = number(header, 4, 4) as usize;
+    let properties = NodeData {
+        node_type: number(header, 0, 4) as u32,
+        version: number(header, 8, 8),
+        time: number(header, 16, 8),
+        data: data.get(..bytes).ok_or_else(damaged)?,
+    };
+    Ok((number(header, 24, 8), properties))
+}
+
+/// Stores the properties of a node in the object of its data.
+fn encode_spilled(payload: &mut [u8], id: u64, new: &NodeData<'_>) {
+    payload[..4].copy_from_slice(&new.node_type.to_le_bytes());
+    payload[4..8].copy_from_slice(&(new.data.len() as u32).to_le_bytes());
+    payload[8..16].copy_from_slice(&new.version.to_le_bytes());
+    payload[16..24].copy_from_slice(&new.time.to_le_bytes());
+    payload[24..32].copy_from_slice(&id.to_le_bytes());
+    payload[SPILL_HEADER_BYTES..][..new.data.len()].copy_from_slice(new.data);
 }
 
 /// Returns the pointer to the data of a node, if the data is in an object of its own.
@@ -194,11 +229,12 @@ pub(crate) fn set(
     let mut header = Header::decode(payload)?;
     let old = spill(payload, &header)?;
     let (at, end) = (header.data_at(), payload.len());
+    let bare = SPILL_HEADER_BYTES + new.data.len() > MAX_NODE_BYTES;
     let spilled = match at + new.data.len() <= end {
         true => None,
-        // An object of its own for each version of the data: a reader that follows the pointer of a node without a
-        // transaction reads the data of that version, or detects that it was freed.
-        false => Some(edit.create(new.data.len())?),
+        // An object of its own for each version of the data: a reader that has its pointer reads that version, with all
+        // properties of the node, or detects that it was freed.
+        false => Some(edit.create(if bare { 0 } else { SPILL_HEADER_BYTES } + new.data.len())?),
     };
     if let Some(old) = old
         && !mutants::is_on("old data of a node not freed")
@@ -209,11 +245,16 @@ pub(crate) fn set(
     header.version = new.version;
     header.time = new.time;
     header.data_bytes = new.data.len() as u32;
-    header.flags = header.flags & !SPILLED | EXISTS;
+    header.flags = header.flags & !(SPILLED | BARE) | EXISTS;
     if let Some(spilled) = spilled {
         mark("graph: data outside of its node");
         header.flags |= SPILLED;
-        edit.write(spilled)?[..new.data.len()].copy_from_slice(new.data);
+        if bare {
+            header.flags |= BARE;
+            edit.write(spilled)?[..new.data.len()].copy_from_slice(new.data);
+        } else {
+            encode_spilled(edit.write(spilled)?, header.id, new);
+        }
         edit.write(node)?[at..at + POINTER_BYTES].copy_from_slice(&pointer_bytes(spilled));
     } else {
         edit.write(node)?[at..at + new.data.len()].copy_from_slice(new.data);
@@ -232,7 +273,7 @@ pub(crate) fn delete(edit: &mut Edit<'_>, node: FatPointer) -> Result<bool, Edit
     if let Some(old) = spill(payload, &header)? {
         edit.free(old)?;
     }
-    header.flags &= !(EXISTS | SPILLED);
+    header.flags &= !(EXISTS | SPILLED | BARE);
     header.data_bytes = 0;
     header.encode(edit.write(node)?);
     Ok(true)
@@ -281,7 +322,7 @@ pub(crate) fn lists(edit: &Edit<'_>, node: FatPointer) -> Result<Lists, EditErro
         return Ok((None, all));
     }
     let table = table(payload)?;
-    table.scan(edit, (0, 0), u64::MAX, |record| {
+    table.scan(edit, (0, 0), Wanted::Exactly(u64::MAX), |record| {
         let list = record.body.try_into().map_err(|_| damaged())?;
         all.push((record.key.0 as u32, List::decode(list)?));
         Ok(ControlFlow::Continue(()))

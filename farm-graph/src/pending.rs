@@ -136,8 +136,8 @@ pub(crate) struct Shipped {
 pub(crate) enum Step {
     /// The node of [`Goal`].
     Node,
-    /// The data of a node, whose header was read.
-    Data(Header, FatPointer),
+    /// The object with the data of the node; and the header of the node, if the object has no properties.
+    Data(Option<Header>, FatPointer),
     /// The first page of a list.
     Head(FatPointer),
 }
@@ -156,7 +156,7 @@ pub(crate) struct Reading {
     pub(crate) goal: Goal,
     pub(crate) step: Step,
     pub(crate) restarts: u32,
-    /// Whether the first page is from the cache.
+    /// Whether the first page or the object with the data is from the cache.
     pub(crate) cached: bool,
     pub(crate) cont: AnyCont,
 }

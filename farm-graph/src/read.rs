@@ -3,7 +3,8 @@
 //!
 //! | operation | reads |
 //! |---|---|
-//! | a node, the number of associations | the node; data that is not in the node: one more |
+//! | a node | the node; or the object with its data, if the node does not contain it; both, if that object is not in the cache |
+//! | the number of associations | the node |
 //! | the newest associations | the first page of the list; the node before it, if the page is not in the cache |
 //!
 //! Each read is a consistent image of one object at one moment. An operation that needs more than these objects runs in
@@ -16,7 +17,8 @@ use farm_core::worker::{Cont, ReadError, ReadResult, Worker};
 use farm_txn::{Abort, TxError};
 
 use crate::GraphError;
-use crate::node::{Header, list_in, spill};
+use crate::heads::Part;
+use crate::node::{Header, list_in, spill, spilled_node};
 use crate::op::{Assocs, Count, Node, Op, Outcome};
 use crate::page::Page;
 use crate::pending::{AnyCont, Goal, Reading, Step};
@@ -47,16 +49,23 @@ enum Next<'a> {
 /// Begins an operation.
 pub(crate) fn begin(worker: &mut Worker, node: FatPointer, goal: Goal, cont: AnyCont) {
     let state = graph(worker);
-    let head = match goal {
-        Goal::Range(range) => state.heads.get(node, range.assoc_type),
-        _ => None,
+    let cached = match goal {
+        Goal::Node => {
+            let data = state.heads.get(node, Part::Data);
+            data.map(|data| Step::Data(None, data))
+        }
+        Goal::Count(_) => None,
+        Goal::Range(range) => {
+            let head = state.heads.get(node, Part::List(range.assoc_type));
+            head.map(Step::Head)
+        }
     };
     let reading = Reading {
         node,
         goal,
-        step: head.map_or(Step::Node, Step::Head),
+        step: cached.unwrap_or(Step::Node),
         restarts: 0,
-        cached: head.is_some(),
+        cached: cached.is_some(),
         cont,
     };
     state.read_counters.of(goal).operations += 1;
@@ -118,15 +127,22 @@ fn interpret(worker: &mut Worker, key: usize, payload: &[u8]) {
     let reading = &mut state.readings[key];
     match reading.next(payload) {
         Ok(Next::Read(step)) => {
-            if let (Goal::Range(range), Step::Head(head)) = (reading.goal, step) {
-                state.heads.counters.misses += 1;
-                state.heads.put(reading.node, range.assoc_type, head);
+            match (reading.goal, step) {
+                (Goal::Range(range), Step::Head(head)) => {
+                    state.heads.counters.misses += 1;
+                    let part = Part::List(range.assoc_type);
+                    state.heads.put(reading.node, part, head);
+                }
+                (_, Step::Data(None, data)) => state.heads.put(reading.node, Part::Data, data),
+                _ => {}
             }
             reading.step = step;
             post(worker, key, ());
         }
         Ok(Next::End(outcome)) => {
-            state.heads.counters.hits += u64::from(reading.cached);
+            if let Step::Head(_) = reading.step {
+                state.heads.counters.hits += u64::from(reading.cached);
+            }
             end(worker, key, Ok(outcome));
         }
         Ok(Next::Solo) => {
@@ -143,11 +159,19 @@ fn interpret(worker: &mut Worker, key: usize, payload: &[u8]) {
 
 impl Reading {
     fn next<'a>(&self, payload: &'a [u8]) -> Result<Next<'a>, GraphError> {
-        if let Step::Data(header, _) = self.step {
-            let data = payload.get(..header.bytes());
-            let data =
-                data.ok_or_else(|| GraphError::Damaged("a node's data is too short".into()))?;
-            return Ok(Next::End(Outcome::Node(Some(Node::of(&header, data)))));
+        if let Step::Data(bare, _) = self.step {
+            let node = match bare {
+                Some(header) => {
+                    let data = payload.get(..header.bytes());
+                    let short = || GraphError::Damaged("a node's data is too short".to_owned());
+                    Node::of(&header, data.ok_or_else(short)?)
+                }
+                None => {
+                    let (id, data) = spilled_node(payload)?;
+                    Node { id, data }
+                }
+            };
+            return Ok(Next::End(Outcome::Node(Some(node))));
         }
         if let (Step::Head(_), Goal::Range(range)) = (self.step, self.goal) {
             let found = Assocs::of_first_page(Page::new(payload)?, &range)?;
@@ -159,7 +183,7 @@ impl Reading {
                 Next::End(Outcome::Node(None))
             }
             Goal::Node => match spill(payload, &header)? {
-                Some(data) => Next::Read(Step::Data(header, data)),
+                Some(data) => Next::Read(Step::Data(header.is_bare().then_some(header), data)),
                 None => {
                     let data = header.inline(payload)?;
                     Next::End(Outcome::Node(Some(Node::of(&header, data))))
@@ -197,7 +221,16 @@ fn gone(worker: &mut Worker, key: usize) {
         true => mark("graph: cached first page freed"),
         false => mark("graph: page or data freed during a read"),
     }
-    state.heads.counters.stale += u64::from(reading.cached);
+    if reading.cached {
+        let part = match reading.goal {
+            Goal::Range(range) => {
+                state.heads.counters.stale += 1;
+                Part::List(range.assoc_type)
+            }
+            _ => Part::Data,
+        };
+        state.heads.forget(reading.node, part);
+    }
     (reading.step, reading.cached) = (Step::Node, false);
     again(worker, key);
 }

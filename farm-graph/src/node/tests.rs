@@ -144,7 +144,7 @@ fn check(
         let version = model.versions.get(assoc_type).copied().unwrap_or_default();
         assert_eq!(counts, (visible.len(), stored.len(), version));
         let mut found = Vec::new();
-        list.scan(edit, bounds, 1, |assoc| {
+        list.scan(edit, bounds, Wanted::AtMost(1), |assoc| {
             found.push((assoc.time, assoc.id2, assoc.data.to_vec()));
             ControlFlow::Continue(())
         })?;

@@ -12,6 +12,8 @@
 mod faults;
 mod scan;
 
+pub(crate) use scan::Wanted;
+
 use farm_core::marks::mark;
 use farm_core::mutants;
 use farm_core::object::FatPointer;

@@ -9,15 +9,24 @@ use crate::page::{Key, Page, Record};
 /// Maximum number of leaves that are requested together, after the first one.
 const MAX_READ_AHEAD: u64 = 63;
 
+/// Number of records that a scan visits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wanted {
+    /// This many, if the tree has them.
+    Exactly(u64),
+    /// At most this many.
+    AtMost(u64),
+}
+
 impl Tree {
     /// Calls `each` with the records from a key on, in order, until it breaks. If a leaf is missing, the next leaves are
-    /// requested with it: at most as many as were scanned, so that a long scan begins again only a few times; and not
-    /// more than are needed for `wanted` records.
+    /// requested with it: as many as are needed for `wanted` records; but if it is not certain that they are wanted, at
+    /// most as many as were scanned. So a long scan begins again only a few times.
     pub(crate) fn scan(
         &self,
         edit: &Edit<'_>,
         from: Key,
-        wanted: u64,
+        wanted: Wanted,
         mut each: impl FnMut(Record<'_>) -> Result<ControlFlow<()>, EditError>,
     ) -> Result<(), EditError> {
         // The path is determined only when the first leaf does not suffice.
@@ -34,8 +43,12 @@ impl Tree {
             let mut last = from;
             let payload = match (edit.read(leaf), &path) {
                 (Err(missing), Some(path)) => {
-                    let needed = wanted.saturating_sub(seen).saturating_mul(leaves) / seen.max(1);
-                    return Err(read_ahead(edit, path, missing, leaves.min(needed))?);
+                    let (records, most) = match wanted {
+                        Wanted::Exactly(records) if leaves > 0 => (records, u64::MAX),
+                        Wanted::Exactly(records) | Wanted::AtMost(records) => (records, leaves),
+                    };
+                    let needed = records.saturating_sub(seen).saturating_mul(leaves) / seen.max(1);
+                    return Err(read_ahead(edit, path, missing, needed.min(most))?);
                 }
                 (payload, _) => payload?,
             };

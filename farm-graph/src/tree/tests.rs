@@ -63,7 +63,7 @@ fn check(edit: &Edit<'_>, tree: &Tree, model: &Model) -> Result<usize, EditError
         assert!(leaves.len() > 1 || !has_more);
     }
     let mut records = Vec::new();
-    tree.scan(edit, (0, 0), u64::MAX, |record| {
+    tree.scan(edit, (0, 0), Wanted::Exactly(u64::MAX), |record| {
         records.push((record.key, record.body.to_vec()));
         Ok(ControlFlow::Continue(()))
     })?;
@@ -94,7 +94,7 @@ fn apply(edit: &mut Edit<'_>, tree: &mut Tree, op: &Op, model: &Model) -> Result
         }
         Op::Scan(from) => {
             let mut found = Vec::new();
-            tree.scan(edit, *from, 3, |record| {
+            tree.scan(edit, *from, Wanted::AtMost(3), |record| {
                 found.push(record.key);
                 let enough = found.len() == 7;
                 Ok(if enough {
@@ -297,16 +297,17 @@ fn an_edit_that_lacks_an_object_has_changed_nothing() {
 
 /// Scans a tree in a transaction that has none of its objects. Returns the number of attempts, the
 /// number of objects read, and the number of records.
-fn scan_anew(cluster: &TestCluster, tree: Tree, wanted: u64) -> (u32, usize, u64) {
+fn scan_anew(cluster: &TestCluster, tree: Tree, wanted: Wanted) -> (u32, usize, u64) {
     in_transaction(cluster, move |worker: &mut Worker, tx: &mut Tx| {
         let mut work = Work::default();
         let (mut attempts, mut found) = (0, 0);
         complete(worker, tx, &mut work, tree.root.address, |edit| {
             attempts += 1;
             found = 0;
+            let (Wanted::Exactly(records) | Wanted::AtMost(records)) = wanted;
             tree.scan(edit, (0, 0), wanted, |_| {
                 found += 1;
-                Ok(match found < wanted {
+                Ok(match found < records {
                     true => ControlFlow::Continue(()),
                     false => ControlFlow::Break(()),
                 })
@@ -331,9 +332,11 @@ fn a_long_scan_begins_again_only_a_few_times() {
             Ok(tree)
         })
     });
-    let (attempts, objects, found) = scan_anew(&cluster, tree, 3000);
+    let (attempts, objects, found) = scan_anew(&cluster, tree, Wanted::AtMost(3000));
     assert_eq!((attempts, objects, found), (31, 213, 3000));
-    let (attempts, objects, found) = scan_anew(&cluster, tree, 200);
+    let (attempts, objects, found) = scan_anew(&cluster, tree, Wanted::AtMost(200));
     assert_eq!((attempts, objects, found), (7, 16, 200));
+    let (attempts, objects, found) = scan_anew(&cluster, tree, Wanted::Exactly(200));
+    assert_eq!((attempts, objects, found), (5, 16, 200));
     cluster.stop();
 }

@@ -427,3 +427,40 @@ fn written(worker: &mut farm_core::worker::Worker, (): (), put: Result<Put, Grap
         _ => {}
     }
 }
+
+/// Data that its node does not contain is read through the cache by one one-sided read. An update makes the cached object
+/// stale, also one that returns the data to the node.
+#[test]
+fn data_outside_of_its_node_costs_one_read_when_it_is_cached() {
+    let cluster = cluster("graph-spill", 2, 8192);
+    let node = add(&cluster, 1, Some(5)).unwrap().node;
+    let update = |data: Vec<u8>| {
+        let changed = ask(&cluster, (1, 0), move |worker, cont| {
+            ops::obj_update(worker, node, person(&data), cont);
+        });
+        assert!(changed.unwrap());
+    };
+    let cost = |data: &[u8]| {
+        let before = reads(&cluster, 0);
+        let found = get(&cluster, 0, node).unwrap();
+        assert_eq!((found.id, &found.data[..]), (5, data));
+        reads(&cluster, 0) - before
+    };
+    for letter in [b'a', b'b'] {
+        let long = vec![letter; 3000];
+        update(long.clone());
+        // The second time also the freed object, which the cache named.
+        assert_eq!(cost(&long), if letter == b'a' { 2 } else { 3 });
+        assert_eq!([cost(&long), cost(&long)], [1, 1]);
+    }
+    update(b"short".to_vec());
+    assert_eq!([cost(b"short"), cost(b"short")], [2, 1]);
+    update(vec![b'c'; 3000]);
+    assert_eq!(cost(&[b'c'; 3000]), 2);
+    let deleted = ask(&cluster, (1, 0), move |worker, cont| {
+        ops::obj_delete(worker, node, cont);
+    });
+    assert!(deleted.unwrap());
+    assert_eq!(get(&cluster, 0, node), None);
+    cluster.stop();
+}
