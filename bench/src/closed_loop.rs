@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
+use farm_txn::Handle;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
@@ -272,6 +273,24 @@ pub(crate) fn resume<C: Clients>(
     let mut own = worker.take_layer::<ClosedLoop<C>>();
     act(&mut own, worker);
     own.settle(worker);
+}
+
+/// Runs a task of an operation. `end` receives its result, as [`resume`] calls it.
+pub(crate) fn spawn<C: Clients, T: Send + 'static, F: Future<Output = T> + 'static>(
+    worker: &mut Worker,
+    task: impl FnOnce(Handle) -> F + Send + 'static,
+    end: impl FnOnce(&mut ClosedLoop<C>, &mut Worker, T) + Send + 'static,
+) {
+    farm_txn::spawn(worker, async move |farm: Handle| {
+        let result = task(farm.clone()).await;
+        let end = move |worker: &mut Worker| {
+            resume(worker, |own: &mut ClosedLoop<C>, worker| {
+                end(own, worker, result);
+            });
+        };
+        // Fails only if the worker has stopped, which has ended the loop.
+        let _ = farm.with_worker(end).await;
+    });
 }
 
 /// A continuation that begins the operation of a seat again.

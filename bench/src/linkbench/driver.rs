@@ -11,7 +11,7 @@ use farm_graph::{
     Assoc, Assocs, AssocsCont, Count, GraphError, MAX_TIME, NewNode, Node, NodeCont, NodeData, Put,
     TimeBounds, ops,
 };
-use farm_txn::Transaction;
+use farm_txn::{Handle, Transaction};
 use rand::RngCore;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -345,16 +345,12 @@ fn add_next(worker: &mut Worker, sequence: FatPointer, data: NodeData<'_>, seat:
         time: data.time,
         data: data.data.to_vec(),
     };
-    farm_txn::spawn(worker, async move |farm| {
+    let task = async move |farm: Handle| {
         let add = async |tx: &mut Transaction| store::add_node_to(tx, sequence, &node).await;
-        let added = farm.transact(add).await.map_err(GraphError::from);
-        let end = move |worker: &mut Worker| {
-            closed_loop::resume(worker, |own: &mut Driver, worker| {
-                own.end_with(worker, seat, added, |_| true);
-            });
-        };
-        // Fails only if the worker has stopped, which has ended the run.
-        let _ = farm.with_worker(end).await;
+        farm.transact(add).await.map_err(GraphError::from)
+    };
+    closed_loop::spawn(worker, task, move |own: &mut Driver, worker, added| {
+        own.end_with(worker, seat, added, |_| true);
     });
 }
 

@@ -239,15 +239,9 @@ impl Clients for Auditor {
 
     fn begin(own: &mut Driver, worker: &mut Worker, seat: usize) {
         let item = *own.operation(seat);
-        farm_txn::spawn(worker, async move |farm| {
-            let checked = check(&farm, item).await;
-            let end = move |worker: &mut Worker| {
-                closed_loop::resume(worker, |own: &mut Driver, worker| {
-                    own.checked(worker, seat, checked);
-                });
-            };
-            // Fails only if the worker has stopped, which has ended the check.
-            let _ = farm.with_worker(end).await;
+        let task = async move |farm: Handle| check(&farm, item).await;
+        closed_loop::spawn(worker, task, move |own: &mut Driver, worker, checked| {
+            own.checked(worker, seat, checked);
         });
     }
 

@@ -101,21 +101,15 @@ impl Clients for TaoClients {
             Request::Read(read) => perform_read(worker, seat, *read),
             Request::Write(write) => {
                 let writes = vec![*write];
-                farm_txn::spawn(worker, async move |farm| {
-                    perform_writes(farm, seat, writes).await;
-                });
+                perform_writes(worker, seat, writes);
             }
             Request::WriteTxn(writes) => {
                 let writes = std::mem::take(writes);
-                farm_txn::spawn(worker, async move |farm| {
-                    perform_writes(farm, seat, writes).await;
-                });
+                perform_writes(worker, seat, writes);
             }
             Request::ReadTxn(reads) => {
                 let reads = std::mem::take(reads);
-                farm_txn::spawn(worker, async move |farm| {
-                    perform_reads(farm, seat, reads).await;
-                });
+                perform_reads(worker, seat, reads);
             }
         }
     }
@@ -149,45 +143,45 @@ fn perform_read(worker: &mut Worker, seat: usize, read: Read) {
 }
 
 /// Makes writes in one transaction: all or none.
-async fn perform_writes(farm: Handle, seat: usize, writes: Vec<Write>) {
-    let alone = writes.len() == 1;
-    let all = async |tx: &mut Transaction| {
-        let mut effects = Vec::with_capacity(writes.len());
-        if !alone {
-            store::prepare(tx, &writes).await?;
-        }
-        for write in &writes {
-            let effect = store::write(tx, write).await?;
-            // A rule that refuses an edge refuses the whole transaction.
-            if effect == Effect::Declined && write.of.is_none() && !alone {
-                return Err(TxError::GivenUp);
+fn perform_writes(worker: &mut Worker, seat: usize, writes: Vec<Write>) {
+    let task = async move |farm: Handle| {
+        let alone = writes.len() == 1;
+        let all = async |tx: &mut Transaction| {
+            let mut effects = Vec::with_capacity(writes.len());
+            if !alone {
+                store::prepare(tx, &writes).await?;
             }
-            effects.push(effect);
-        }
-        Ok(effects)
+            for write in &writes {
+                let effect = store::write(tx, write).await?;
+                // A rule that refuses an edge refuses the whole transaction.
+                if effect == Effect::Declined && write.of.is_none() && !alone {
+                    return Err(TxError::GivenUp);
+                }
+                effects.push(effect);
+            }
+            Ok(effects)
+        };
+        let made = farm.transact(all).await;
+        (writes, made)
     };
-    let made = farm.transact(all).await;
-    let end = move |worker: &mut Worker| {
-        closed_loop::resume(worker, |own: &mut Driver, worker| {
-            own.written(worker, seat, &writes, made);
-        });
-    };
-    // Fails only if the worker has stopped, which has ended the run.
-    let _ = farm.with_worker(end).await;
+    closed_loop::spawn(
+        worker,
+        task,
+        move |own: &mut Driver, worker, (writes, made)| own.written(worker, seat, &writes, made),
+    );
 }
 
 /// Makes reads in one transaction, so that they are of one moment.
-async fn perform_reads(farm: Handle, seat: usize, reads: Vec<Read>) {
-    let all = async |tx: &mut Transaction| store::read_all(tx, &reads).await;
-    let found = farm.transact(all).await.map_err(GraphError::from);
-    let end = move |worker: &mut Worker| {
-        closed_loop::resume(worker, |own: &mut Driver, worker| {
-            own.recorder.counters.in_transactions += reads.len() as u64;
-            own.end_with(worker, seat, found);
-        });
+fn perform_reads(worker: &mut Worker, seat: usize, reads: Vec<Read>) {
+    let count = reads.len() as u64;
+    let task = async move |farm: Handle| {
+        let all = async |tx: &mut Transaction| store::read_all(tx, &reads).await;
+        farm.transact(all).await.map_err(GraphError::from)
     };
-    // Fails only if the worker has stopped, which has ended the run.
-    let _ = farm.with_worker(end).await;
+    closed_loop::spawn(worker, task, move |own: &mut Driver, worker, found| {
+        own.recorder.counters.in_transactions += count;
+        own.end_with(worker, seat, found);
+    });
 }
 
 impl Driver {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use farm_core::worker::Worker;
 use farm_graph::ids::Place;
 use farm_graph::{GraphError, tasks};
-use farm_txn::{Transaction, TxError};
+use farm_txn::{Handle, Transaction, TxError};
 
 use super::edges::{Owner, value};
 use super::loaded::Loaded;
@@ -54,16 +54,12 @@ impl Clients for Loader {
     fn begin(own: &mut Driver, worker: &mut Worker, seat: usize) {
         let number = *own.operation(seat);
         let loaded = Arc::clone(&own.clients.load.loaded);
-        farm_txn::spawn(worker, async move |farm| {
+        let task = async move |farm: Handle| {
             let add = async |tx: &mut Transaction| add(tx, &loaded, number).await;
-            let added = farm.transact(add).await;
-            let end = move |worker: &mut Worker| {
-                closed_loop::resume(worker, |own: &mut Driver, worker| {
-                    own.added(worker, seat, added);
-                });
-            };
-            // Fails only if the worker has stopped, which has ended the load.
-            let _ = farm.with_worker(end).await;
+            farm.transact(add).await
+        };
+        closed_loop::spawn(worker, task, move |own: &mut Driver, worker, added| {
+            own.added(worker, seat, added);
         });
     }
 

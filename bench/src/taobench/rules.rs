@@ -2,7 +2,7 @@
 
 use super::edges::{Edge, EdgeType};
 
-/// Edges of which none may exist.
+/// Edges that contradict a new edge: if one exists, the new edge is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forbidden {
     /// Edges of a type from the first object to any other.
@@ -13,7 +13,7 @@ pub enum Forbidden {
     Inverse(EdgeType),
 }
 
-/// Returns the edges of which none may exist when an edge of a type is inserted. The edge itself is the last one.
+/// Returns the edges that contradict a new edge of a type. They include the edge itself: an edge exists at most once.
 pub fn forbidden(edge_type: EdgeType) -> &'static [Forbidden] {
     use EdgeType::*;
     use Forbidden::*;

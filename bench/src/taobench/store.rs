@@ -1,5 +1,7 @@
 //! The operations of TAOBench, inside of transactions.
 
+use std::slice;
+
 use farm_core::object::FatPointer;
 use farm_graph::ids::Place;
 use farm_graph::tx::{Deletion, Range};
@@ -65,16 +67,7 @@ pub async fn write(tx: &mut Transaction, write: &Write) -> Result<Effect, TxErro
             }
             Ok(Effect::Done { node })
         }
-        (Kind::EdgeUpdate | Kind::EdgeDelete, Some(node)) => {
-            change_edge(
-                tx,
-                node,
-                edge,
-                (kind == Kind::EdgeUpdate).then_some(time),
-                time,
-            )
-            .await
-        }
+        (Kind::EdgeUpdate | Kind::EdgeDelete, Some(node)) => change_edge(tx, node, write).await,
         _ => unreachable!("a stream draws writes of known edges, and of new ones"),
     }
 }
@@ -189,13 +182,13 @@ async fn exists(
     Ok(!found.is_empty())
 }
 
-/// Writes an edge at a new time, or deletes it.
+/// Makes an update or a deletion of an edge.
 async fn change_edge(
     tx: &mut Transaction,
     node: FatPointer,
-    edge: Edge,
-    new_time: Option<u64>,
-    time: u64,
+    &Write {
+        kind, edge, time, ..
+    }: &Write,
 ) -> Result<Effect, TxError> {
     let (edge_type, all) = (edge.edge_type.number(), TimeBounds::default());
     let found = tasks::assoc_get(tx, node, edge_type, &[edge.id2], all).await?;
@@ -205,15 +198,12 @@ async fn change_edge(
     if found.time >= time {
         return Ok(Effect::Declined);
     }
-    match new_time {
-        Some(time) => {
-            // The value is that of the edge in the direction in which it was added.
-            put_edge(tx, node, edge, found.target, time).await?;
-        }
-        None => {
-            let assoc = (edge_type, edge.id2);
-            tasks::assoc_delete(tx, node, assoc, Deletion::Remove, time).await?;
-        }
+    if kind == Kind::EdgeDelete {
+        let assoc = (edge_type, edge.id2);
+        tasks::assoc_delete(tx, node, assoc, Deletion::Remove, time).await?;
+    } else {
+        // The value is that of the edge in the direction in which it was added.
+        put_edge(tx, node, edge, found.target, time).await?;
     }
     Ok(Effect::Done { node })
 }
@@ -223,12 +213,11 @@ async fn change_edge(
 /// # Errors
 /// As [`write()`].
 pub async fn read_all(tx: &mut Transaction, reads: &[Read]) -> Result<bool, TxError> {
-    let ids: Vec<[u64; 1]> = reads.iter().map(|read| [read.known.edge.id2]).collect();
     let reads: Vec<(FatPointer, farm_graph::Read<'_>)> = reads
         .iter()
-        .zip(&ids)
-        .map(|(read, id2)| {
+        .map(|read| {
             let edge_type = read.known.edge.edge_type.number();
+            let id2 = slice::from_ref(&read.known.edge.id2);
             let what = match read.kind {
                 Kind::ObjRead => farm_graph::Read::Node,
                 Kind::EdgePoint => farm_graph::Read::Assocs(edge_type, id2, TimeBounds::default()),
@@ -253,16 +242,15 @@ pub async fn read_all(tx: &mut Transaction, reads: &[Read]) -> Result<bool, TxEr
 /// # Errors
 /// As [`write()`].
 pub async fn prepare(tx: &mut Transaction, writes: &[Write]) -> Result<(), TxError> {
-    let ids: Vec<[u64; 1]> = writes.iter().map(|write| [write.edge.id2]).collect();
     let mut reads = Vec::with_capacity(2 * writes.len());
-    for (write, id2) in writes.iter().zip(&ids) {
+    for write in writes {
         let Some((_, node)) = write.of else {
             continue;
         };
         reads.push((node, farm_graph::Read::Node));
         if matches!(write.kind, Kind::EdgeUpdate | Kind::EdgeDelete) {
             let edge_type = write.edge.edge_type.number();
-            let all = TimeBounds::default();
+            let (id2, all) = (slice::from_ref(&write.edge.id2), TimeBounds::default());
             reads.push((node, farm_graph::Read::Assocs(edge_type, id2, all)));
         }
     }

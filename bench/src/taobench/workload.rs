@@ -1,7 +1,6 @@
 //! The workload files of TAOBench: one distribution per line, as a JSON object with a name, values and weights.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use rand::RngCore;
 use rand::distr::Distribution;
@@ -138,18 +137,10 @@ struct Lines<'a> {
 }
 
 impl Workload {
-    /// Reads a workload file.
-    ///
-    /// # Errors
-    /// [`DataError`] with the name and the line, if the file cannot be read, lacks a distribution, or has an invalid line.
-    pub fn load(path: &Path) -> Result<Self, DataError> {
-        Self::parse(&path.display().to_string(), &data::read(path)?)
-    }
-
     /// Parses the text of a workload file. `file` is its name in messages.
     ///
     /// # Errors
-    /// As [`Workload::load`].
+    /// [`DataError`] with the name and the line, if the file lacks a distribution or has an invalid line.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, DataError> {
         let text = data::text(file, text, "a workload file of TAOBench")?;
         let mut lines = Lines::parse(file, text)?;

@@ -295,7 +295,7 @@ fn an_edit_that_lacks_an_object_has_changed_nothing() {
     cluster.stop();
 }
 
-/// Scans a tree in a transaction that has none of its objects. Returns the number of attempts, the
+/// Scans a tree in a new transaction, which has to read all pages. Returns the number of attempts, the
 /// number of objects read, and the number of records.
 fn scan_anew(cluster: &TestCluster, tree: Tree, wanted: Wanted) -> (u32, usize, u64) {
     in_transaction(cluster, move |worker: &mut Worker, tx: &mut Tx| {
