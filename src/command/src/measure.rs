@@ -39,6 +39,13 @@ pub(crate) fn on_cluster<T>(
     Ok(measured)
 }
 
+/// Sends an order, and waits until all machines have executed it.
+pub(crate) fn execute(cluster: &mut Cluster, order: &Order) -> anyhow::Result<()> {
+    cluster.order(order)?;
+    cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
+    Ok(())
+}
+
 /// Sends an order to load, and shows the progress on `bar`. Returns the records of all machines together, and the
 /// seconds of the slowest machine.
 pub(crate) fn load(

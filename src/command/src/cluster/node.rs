@@ -269,6 +269,12 @@ fn send_news(news: &News) {
     let _ = out.write_all(&line).and_then(|()| out.flush());
 }
 
+/// Sends the number of records that this machine has loaded so far.
+fn loading(progress: &AtomicU64) {
+    let records = progress.load(Ordering::Relaxed);
+    send_news(&News::Loading { records });
+}
+
 /// The state of a driven node.
 struct Driven<'a> {
     config: &'a Config,
@@ -472,10 +478,7 @@ impl<'a> Driven<'a> {
                     load::load(worker, pairs, in_flight, progress, done);
                 })
             },
-            || {
-                let records = progress.load(Ordering::Relaxed);
-                send_news(&News::Loading { records });
-            },
+            || loading(&progress),
         )?;
         if let Some(why) = loads.iter().find_map(|ran| ran.failure.as_ref()) {
             bail!("cannot load the records: {why}");

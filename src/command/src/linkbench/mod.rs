@@ -51,15 +51,15 @@ fn write_csv(path: &Path, run: &RunResult) -> anyhow::Result<()> {
 }
 
 fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
-    cluster.order(&Order::Link(LinkOrder::Open {
+    let open = Order::Link(LinkOrder::Open {
         graph: plan.graph.clone().into(),
         workload: LinkWorkload {
             properties: plan.settings(),
             compat: plan.spec.compat,
             load_seed: plan.load_seed,
         },
-    }))?;
-    done(cluster)?;
+    });
+    measure::execute(cluster, &open)?;
     let load = load(cluster, plan)?;
     let setup = Setup {
         mix: plan.mix.name().to_owned(),
@@ -78,15 +78,8 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
         return Ok(RunResult::of_load(&setup, load));
     }
     let all = !plan.by_id;
-    cluster.order(&Order::Link(LinkOrder::FindNames { all }))?;
-    done(cluster)?;
+    measure::execute(cluster, &Order::Link(LinkOrder::FindNames { all }))?;
     run_requests(cluster, plan, &setup, load)
-}
-
-/// Waits until all machines have executed an order.
-fn done(cluster: &mut Cluster) -> anyhow::Result<()> {
-    cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
-    Ok(())
 }
 
 /// Loads the nodes, then the links.

@@ -55,12 +55,12 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
 }
 
 fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
-    cluster.order(&Order::Oltp(OltpOrder::Open {
+    let open = Order::Oltp(OltpOrder::Open {
         benchmark: plan.benchmark.clone(),
         seed: plan.seed,
         tables: plan.tables.iter().copied().map(Into::into).collect(),
-    }))?;
-    cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
+    });
+    measure::execute(cluster, &open)?;
     load(cluster, plan)?;
     let machines = run(cluster, plan)?;
     crate::write_stderr(format_args!("checking the tables after the run"));

@@ -44,21 +44,14 @@ pub(crate) fn run(args: &TaobenchArgs, log: Option<&str>) -> anyhow::Result<Exit
     })
 }
 
-/// Sends an order, and waits until all machines have executed it.
-fn execute(cluster: &mut Cluster, order: TaoOrder) -> anyhow::Result<()> {
-    cluster.order(&Order::Tao(order))?;
-    cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
-    Ok(())
-}
-
 fn measure(cluster: &mut Cluster, plan: &Plan, args: &TaobenchArgs) -> anyhow::Result<RunResult> {
-    let open = TaoOrder::Open {
+    let open = Order::Tao(TaoOrder::Open {
         graph: plan.graph.clone().into(),
         workload: plan.workload.clone(),
-    };
-    execute(cluster, open)?;
+    });
+    measure::execute(cluster, &open)?;
     let load = load(cluster, plan.workload.edges)?;
-    execute(cluster, TaoOrder::FindNames)?;
+    measure::execute(cluster, &Order::Tao(TaoOrder::FindNames))?;
     let order = Order::Tao(TaoOrder::Run(TaoRun {
         warmup_s: args.warmup.as_secs_f64(),
         duration_s: args.duration.as_secs_f64(),
@@ -121,7 +114,8 @@ fn audit(cluster: &mut Cluster) -> anyhow::Result<AuditResult> {
         tempfile::tempdir().context("cannot create a directory for the check of the graph")?;
     let path = dir.path().to_owned();
     crate::write_stderr(format_args!("checking the graph"));
-    execute(cluster, TaoOrder::SaveWritten { dir: path.clone() })?;
+    let save = Order::Tao(TaoOrder::SaveWritten { dir: path.clone() });
+    measure::execute(cluster, &save)?;
     cluster.order(&Order::Tao(TaoOrder::Audit { dir: path }))?;
     let results = cluster.gather(|_, news| match news {
         News::TaoAudit(result) => Some(result),

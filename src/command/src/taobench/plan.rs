@@ -1,7 +1,5 @@
 //! The plan of `farm taobench`: configuration, graph and workload.
 
-use std::sync::Arc;
-
 use anyhow::Context;
 use farm_bench::taobench::edges;
 use farm_bench::taobench::workload::{Published, Workload};
@@ -19,10 +17,6 @@ const IDS_TABLE: u16 = 1;
 
 /// Memory that an edge takes with its two objects and their ids, and a part of an inverse edge.
 const EDGE_BYTES: u64 = 1400;
-
-/// Objects that a write of a write transaction can concern: both objects with their lists, and their rows in the table
-/// of ids.
-const OBJECTS_PER_WRITE: u64 = 16;
 
 /// Transactions in flight on a worker. With 64 of them the mix of applications reached 15 % fewer requests per second.
 const CONCURRENCY: &str = "16";
@@ -51,7 +45,8 @@ impl Plan {
             (None, TaoMix::A) => built_in("a", Published::Applications),
             (None, TaoMix::O) => built_in("o", Published::Overall),
         };
-        let workload = Arc::new(Workload::parse(&name, &text)?);
+        // The nodes parse the same text.
+        Workload::parse(&name, &text)?;
         let text = String::from_utf8(text).context("the text of the workload was parsed")?;
         let mut config = args.cluster.config.load()?;
         if args.cluster.config.config.is_none() {
@@ -60,15 +55,6 @@ impl Plan {
             // Large read transactions conflict with the writes that run at the same time.
             let key = "transactions.concurrency";
             config.set_by("the mix", key, CONCURRENCY)?;
-            let sizes = workload.write_txn_sizes.shares();
-            let most = sizes
-                .filter(|(_, share)| *share > 0.0)
-                .map(|(size, _)| size);
-            let objects = most.max().unwrap_or(1) * OBJECTS_PER_WRITE;
-            if objects > u64::from(config.transactions.objects) {
-                let (origin, key) = ("the size of transactions", "transactions.objects");
-                config.set_by(origin, key, &objects.to_string())?;
-            }
         }
         args.cluster.configure(&mut config, &[])?;
         if config.total_workers() > MAX_WORKERS {

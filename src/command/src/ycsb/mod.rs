@@ -63,8 +63,7 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
 }
 
 fn measure(cluster: &mut Cluster, plan: &Plan, table: TableSpec) -> anyhow::Result<Vec<RunResult>> {
-    cluster.order(&Order::Open(table.into()))?;
-    cluster.gather(|_, news| matches!(news, News::Opened).then_some(()))?;
+    measure::execute(cluster, &Order::Open(table.into()))?;
     load(cluster, plan)?;
     let workloads = plan.workloads.iter();
     workloads

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +19,7 @@ use farm_bench::properties::Properties;
 use farm_core::object::FatPointer;
 use farm_txn::{Handle, block_on};
 
-use super::{Driven, send_news};
+use super::{Driven, loading, send_news};
 use crate::cluster::protocol::{LinkOrder, LinkRun, LinkWorkload, News};
 
 /// A graph of LinkBench that is open.
@@ -279,11 +279,6 @@ impl Graph {
             names: None,
         })
     }
-}
-
-fn loading(progress: &AtomicU64) {
-    let records = progress.load(Ordering::Relaxed);
-    send_news(&News::Loading { records });
 }
 
 /// Returns the milliseconds since 1970.

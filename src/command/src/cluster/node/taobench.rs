@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use farm_bench::taobench::stream::{Book, Known, Stream};
 use farm_bench::taobench::workload::Workload;
 use farm_core::object::FatPointer;
 
-use super::{Driven, send_news};
+use super::{Driven, loading, send_news};
 use crate::cluster::protocol::{News, TaoOrder, TaoRun, TaoWorkload};
 
 /// A graph of TAOBench that is open.
@@ -93,10 +93,7 @@ impl Driven<'_> {
                 let done = Box::new(move |ran| drop(answer.send(ran)));
                 machine.submit(worker, move |worker| load::run(worker, load, done))
             },
-            || {
-                let records = progress.load(Ordering::Relaxed);
-                send_news(&News::Loading { records });
-            },
+            || loading(&progress),
         )?;
         let (mut records, mut seconds) = (0, 0.0_f64);
         for ran in ran {
