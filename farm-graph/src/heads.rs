@@ -29,85 +29,138 @@ struct Entry {
     object: FatPointer,
 }
 
-/// The parts that were read last. The number of entries is fixed; each part has one place, which it shares with others.
+/// Entries of a set.
+const WAYS: usize = 4;
+
+type Set = [Option<Entry>; WAYS];
+
+/// The parts that are read often. The number of entries is fixed. Each part belongs to one set of them. A new part
+/// replaces the last one of its set; a part that is found moves one place to the front, so that parts that are read
+/// rarely do not replace those that are read often.
 pub(crate) struct Heads {
-    entries: Vec<Option<Entry>>,
+    sets: Vec<Set>,
     pub(crate) counters: HeadCounters,
 }
 
 impl Heads {
-    /// Creates a cache of `entries` entries, rounded up to a power of two; 0 means no cache.
+    /// Creates a cache of `entries` entries, rounded up to a power of two of at least 4; 0 means no cache.
     pub(crate) fn new(entries: usize) -> Self {
-        let entries = match entries {
+        let sets = match entries {
             0 => 0,
-            some => some.next_power_of_two(),
+            some => some.div_ceil(WAYS).next_power_of_two(),
         };
         Self {
-            entries: vec![None; entries],
+            sets: vec![[None; WAYS]; sets],
             counters: HeadCounters::default(),
         }
     }
 
     /// Returns the object of a part, as far as is known. The object may have been freed since.
-    pub(crate) fn get(&self, node: FatPointer, part: Part) -> Option<FatPointer> {
-        let entry = (*self.entries.get(self.place(node, part))?)?;
-        let found = entry.node == node && entry.part == part;
-        found.then_some(entry.object)
+    #[inline]
+    pub(crate) fn get(&mut self, node: FatPointer, part: Part) -> Option<FatPointer> {
+        let set = self.set(node, part)?;
+        let at = find(set, node, part)?;
+        let found = set[at]?.object;
+        set.swap(at, at.saturating_sub(1));
+        Some(found)
     }
 
     pub(crate) fn put(&mut self, node: FatPointer, part: Part, object: FatPointer) {
-        let place = self.place(node, part);
-        if let Some(entry) = self.entries.get_mut(place) {
-            *entry = Some(Entry { node, part, object });
-        }
+        let Some(set) = self.set(node, part) else {
+            return;
+        };
+        let at = find(set, node, part).or_else(|| set.iter().position(Option::is_none));
+        set[at.unwrap_or(WAYS - 1)] = Some(Entry { node, part, object });
     }
 
     /// Forgets the object of a part, if it is known.
     pub(crate) fn forget(&mut self, node: FatPointer, part: Part) {
-        let place = self.place(node, part);
-        if self.get(node, part).is_some() {
-            self.entries[place] = None;
+        if let Some(set) = self.set(node, part)
+            && let Some(at) = find(set, node, part)
+        {
+            set[at] = None;
         }
     }
 
-    fn place(&self, node: FatPointer, part: Part) -> usize {
+    #[inline]
+    fn set(&mut self, node: FatPointer, part: Part) -> Option<&mut Set> {
         let part = match part {
             Part::Data => 1 << 32,
             Part::List(assoc_type) => u64::from(assoc_type),
         };
         let bits = node.address.to_bits() ^ part << 24;
         let mixed = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        mixed as usize & self.entries.len().wrapping_sub(1)
+        let at = mixed as usize & self.sets.len().wrapping_sub(1);
+        self.sets.get_mut(at)
     }
+}
+
+/// Returns the place of a part in its set.
+#[inline]
+fn find(set: &Set, node: FatPointer, part: Part) -> Option<usize> {
+    let is_wanted = |entry: &Entry| entry.node == node && entry.part == part;
+    set.iter()
+        .position(|entry| entry.as_ref().is_some_and(is_wanted))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn node(at: u64) -> FatPointer {
+        FatPointer::from_words([0x1000_0000_0000 + 64 * at, 1 << 56]).unwrap()
+    }
+
     #[test]
     fn the_cache_returns_what_was_put_last() {
-        let node = |at: u64| FatPointer::from_words([0x1000_0000_0000 + 64 * at, 1 << 56]).unwrap();
         let mut heads = Heads::new(5);
-        assert_eq!(heads.entries.len(), 8);
+        assert_eq!(heads.sets.len(), 2);
+        assert_eq!(size_of::<Set>(), WAYS * 40);
         for at in 0..100 {
             heads.put(node(at), Part::List(1), node(at + 1000));
             assert_eq!(heads.get(node(at), Part::List(1)), Some(node(at + 1000)));
             assert_eq!(heads.get(node(at), Part::List(2)), None);
             assert_eq!(heads.get(node(at), Part::Data), None);
         }
-        let kept = (0..100)
-            .filter(|at| heads.get(node(*at), Part::List(1)).is_some())
-            .count();
-        assert!((1..=8).contains(&kept), "{kept} lists in 8 entries");
+        let kept = (0..100).filter(|at| heads.get(node(*at), Part::List(1)).is_some());
+        assert_eq!(kept.count(), 8);
         let mut none = Heads::new(0);
         none.put(node(1), Part::Data, node(2));
         none.forget(node(1), Part::Data);
         assert_eq!(none.get(node(1), Part::Data), None);
         heads.put(node(1), Part::Data, node(2));
+        heads.put(node(1), Part::Data, node(3));
         heads.forget(node(1), Part::List(1));
-        assert_eq!(heads.get(node(1), Part::Data), Some(node(2)));
+        assert_eq!(heads.get(node(1), Part::Data), Some(node(3)));
         heads.forget(node(1), Part::Data);
         assert_eq!(heads.get(node(1), Part::Data), None);
+    }
+
+    #[test]
+    fn parts_that_are_read_once_do_not_replace_those_that_are_read_often() {
+        let mut heads = Heads::new(4);
+        for at in 0..4 {
+            heads.put(node(at), Part::Data, node(at + 100));
+        }
+        for at in 10..1000 {
+            for often in 0..2 {
+                assert_eq!(heads.get(node(often), Part::Data), Some(node(often + 100)));
+            }
+            heads.put(node(at), Part::Data, node(1));
+        }
+    }
+
+    #[test]
+    fn three_quarters_of_a_cache_can_be_used() {
+        let mut heads = Heads::new(1 << 12);
+        let all = 3 << 10;
+        for _ in 0..2 {
+            for at in 0..all {
+                heads.put(node(at), Part::List(7), node(at));
+            }
+        }
+        let kept = (0..all).filter(|at| heads.get(node(*at), Part::List(7)).is_some());
+        let kept = kept.count() as u64;
+        assert!(kept * 10 > all * 9, "{kept} of {all}");
     }
 }
