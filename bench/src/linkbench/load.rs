@@ -7,74 +7,23 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use farm_core::object::FatPointer;
 use farm_core::worker::{Cont, Worker};
 use farm_graph::ids::Place;
-use farm_graph::{Assoc, AssocType, GraphError, NewNode, NodeData, NodeType, Put, Schema, ops};
-use rand::{Rng, SeedableRng};
-use rand_xoshiro::Xoshiro256PlusPlus;
+use farm_graph::{GraphError, NewNode, Put, ops};
 
-use super::LinkSpec;
 use super::degree::Links;
-use super::payload::{MAX_LINK_BYTES, MAX_NODE_BYTES, Motif};
+use super::loaded::{LinksOf, Loaded, NextLink, Nodes, link_type};
 use crate::closed_loop::{self, Clients, ClosedLoop, Ran};
 use crate::recorder::Outcome;
-
-/// The type of all nodes.
-pub const NODE_TYPE: u32 = 2048;
-/// The first type of links; the others follow.
-pub const FIRST_LINK_TYPE: u32 = 123_456_789;
-
-/// Milliseconds before now in which the loaded links were written: about 50 days.
-const AGE_MS: u64 = 1 << 32;
-
-/// Returns the types of the graph: one type of nodes, and types of links that need no node at either end.
-pub fn schema(link_types: u64) -> Schema {
-    let node = NodeType {
-        id: NODE_TYPE,
-        name: "node".to_owned(),
-        lists: link_types as u8,
-    };
-    let link = |number| AssocType {
-        id: link_type(number as u8),
-        name: format!("link {number}"),
-        dangling: true,
-        ..AssocType::default()
-    };
-    let links = (0..link_types).map(link).collect();
-    Schema::new(vec![node], links).expect("the types have different numbers and no inverses")
-}
-
-/// Returns the type with this number, from 0 on.
-pub fn link_type(number: u8) -> u32 {
-    FIRST_LINK_TYPE + u32::from(number)
-}
 
 /// What a worker loads.
 pub struct Load {
     /// The graph.
-    pub spec: Arc<LinkSpec>,
+    pub loaded: Loaded,
     /// The ids of the worker's part.
     pub ids: Range<u64>,
-    /// Seed of all data.
-    pub seed: u64,
-    /// The current time, in milliseconds since 1970.
-    pub now_ms: u64,
     /// Number of operations in flight.
     pub in_flight: usize,
     /// Counts the nodes or links that were written.
     pub progress: Arc<AtomicU64>,
-}
-
-impl Load {
-    /// Returns the generator of the data of one node, or of its links. It depends on the id alone, so that the graph is
-    /// the same for any number of workers.
-    fn rng(&self, id: u64, purpose: u64) -> Xoshiro256PlusPlus {
-        let mixed = (self.seed ^ id << 2 ^ purpose).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        Xoshiro256PlusPlus::seed_from_u64(mixed)
-    }
-
-    /// Returns the generator of payloads of all workers.
-    fn motif(&self, payload: super::spec::Payload, longest: usize) -> Motif {
-        Motif::new(payload, longest, &mut self.rng(0, 2))
-    }
 }
 
 /// The function that receives the names of the nodes that a worker has written, in the order of the ids.
@@ -84,8 +33,7 @@ struct NodeLoader {
     load: Load,
     next: u64,
     names: Vec<Option<FatPointer>>,
-    motif: Motif,
-    data: Vec<u8>,
+    nodes: Nodes,
     done: NodesDone,
 }
 
@@ -95,9 +43,8 @@ pub fn nodes(worker: &mut Worker, load: Load, done: NodesDone) {
     let loader = NodeLoader {
         next: load.ids.start,
         names: vec![None; (load.ids.end - load.ids.start) as usize],
-        motif: load.motif(load.spec.new_node, MAX_NODE_BYTES),
+        nodes: Nodes::new(load.loaded.clone()),
         load,
-        data: Vec::new(),
         done,
     };
     closed_loop::start_untimed(worker, loader, in_flight, None);
@@ -115,18 +62,10 @@ impl Clients for NodeLoader {
 
     fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
         let id = *own.operation(seat);
-        let clients = &mut own.clients;
-        let mut rng = clients.load.rng(id, 0);
-        clients.motif.fill(&mut rng, &mut clients.data);
+        let new = own.clients.nodes.get(id);
         let place = Place {
             id: Some(id),
             near: None,
-        };
-        let new = NodeData {
-            node_type: NODE_TYPE,
-            version: 1,
-            time: clients.load.now_ms / 1000,
-            data: &clients.data,
         };
         ops::obj_add(worker, place, new, Cont::new(node_added, seat));
     }
@@ -170,26 +109,10 @@ pub struct LoadedLinks {
 /// The function that receives what a worker has loaded.
 pub type LinksDone = Box<dyn FnOnce(anyhow::Result<LoadedLinks>) + Send>;
 
-/// A link to be written.
-#[derive(Clone, Copy)]
-struct NextLink {
-    id1: u64,
-    link_type: u8,
-    /// Number of links of this node and type that were drawn.
-    drawn: u64,
-    /// Number of links of this node and type.
-    all: u64,
-}
-
 struct LinkLoader {
     load: Load,
-    links: Arc<Links>,
+    links: LinksOf,
     names: Vec<FatPointer>,
-    next: NextLink,
-    rng: Xoshiro256PlusPlus,
-    motif: Motif,
-    data: Vec<u8>,
-    counts: u64,
     done: LinksDone,
 }
 
@@ -202,37 +125,13 @@ pub fn links(
     done: LinksDone,
 ) {
     let in_flight = load.in_flight;
-    let mut loader = LinkLoader {
-        next: NextLink {
-            id1: load.ids.start,
-            link_type: 0,
-            drawn: 0,
-            all: 0,
-        },
-        rng: load.rng(load.ids.start, 1),
-        motif: load.motif(load.spec.new_link, MAX_LINK_BYTES),
-        links,
-        names,
+    let loader = LinkLoader {
+        links: LinksOf::new(load.loaded.clone(), links, load.ids.clone()),
         load,
-        data: Vec::new(),
-        counts: 0,
+        names,
         done,
     };
-    loader.next.all = loader.number_of_links();
     closed_loop::start_untimed(worker, loader, in_flight, None);
-}
-
-impl LinkLoader {
-    /// Returns the number of links of the next node and type.
-    fn number_of_links(&mut self) -> u64 {
-        let NextLink { id1, link_type, .. } = self.next;
-        if id1 >= self.load.ids.end {
-            return 0;
-        }
-        let all = self.links.of(id1, u64::from(link_type));
-        self.counts += u64::from(all > 0);
-        all
-    }
 }
 
 impl Clients for LinkLoader {
@@ -240,56 +139,23 @@ impl Clients for LinkLoader {
     type Costs = ();
 
     fn draw(&mut self, _: &mut Worker) -> Option<NextLink> {
-        while self.next.drawn == self.next.all {
-            if self.next.id1 >= self.load.ids.end {
-                return None;
-            }
-            self.next.link_type += 1;
-            if u64::from(self.next.link_type) == self.load.spec.link_types {
-                self.next.link_type = 0;
-                self.next.id1 += 1;
-                self.rng = self.load.rng(self.next.id1, 1);
-            }
-            self.next.drawn = 0;
-            self.next.all = self.number_of_links();
-        }
-        let link = self.next;
-        self.next.drawn += 1;
-        Some(link)
+        self.links.next_link()
     }
 
     fn begin(own: &mut ClosedLoop<Self>, worker: &mut Worker, seat: usize) {
-        let NextLink {
-            id1,
-            link_type: number,
-            drawn,
-            ..
-        } = *own.operation(seat);
+        let next = *own.operation(seat);
         let clients = &mut own.clients;
-        clients.motif.fill(&mut clients.rng, &mut clients.data);
-        let id2 = match clients.load.spec.random_id2 {
-            0 => id1 + drawn,
-            bound => clients.rng.random_range(0..bound),
-        };
-        let now = clients.load.now_ms;
-        let age = clients.rng.random_range(1..=AGE_MS);
-        let link = Assoc {
-            id2,
-            time: now.saturating_sub(age),
-            version: 0,
-            visible: true,
-            target: None,
-            data: &clients.data,
-        };
-        let node = clients.names[(id1 - clients.load.ids.start) as usize];
+        let now = clients.load.loaded.now_ms;
+        let node = clients.names[(next.id1 - clients.load.ids.start) as usize];
+        let link = clients.links.get(&next);
         let cont = Cont::new(link_added, seat);
-        ops::assoc_add(worker, node, link_type(number), link, now, cont);
+        ops::assoc_add(worker, node, link_type(next.link_type), link, now, cont);
     }
 
     fn end(self, _: &mut Worker, ran: Ran) {
         let loaded = ran.unless_failed().map(|ran| LoadedLinks {
             links: ran.recorder.executed(),
-            counts: self.counts,
+            counts: self.links.lists(),
             seconds: ran.duration_s,
         });
         (self.done)(loaded);

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use farm_core::object::FatPointer;
 use rand::{Rng, RngCore, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -311,8 +310,8 @@ pub struct LongLists {
 /// A list of which only the newest links were read.
 #[derive(Clone, Copy, Debug)]
 pub struct LongList {
-    /// Name of the node.
-    pub node: FatPointer,
+    /// Id of the node.
+    pub id1: u64,
     /// Number of the type.
     pub link_type: u8,
     /// Time of the oldest link that was read.
@@ -325,7 +324,7 @@ impl LongLists {
 
     /// Remembers a list.
     pub fn put(&mut self, list: LongList) {
-        let same = |it: &LongList| it.node == list.node && it.link_type == list.link_type;
+        let same = |it: &LongList| it.id1 == list.id1 && it.link_type == list.link_type;
         match self.all.iter().position(same) {
             Some(at) => self.all[at] = list,
             None if self.all.len() < Self::MOST => self.all.push(list),

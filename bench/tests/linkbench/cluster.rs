@@ -1,6 +1,6 @@
 //! Clusters with a graph of LinkBench.
 
-use farm_bench::linkbench::load::{self, NODE_TYPE};
+use farm_bench::linkbench::loaded::{self, NODE_TYPE};
 use farm_core::config::Config;
 use farm_graph::{GraphSpec, NodeType, Schema, open_all};
 use farm_kv::TableSpec;
@@ -30,8 +30,8 @@ pub(crate) fn cluster(name: &str, machines: u16) -> TestCluster {
         lists: 2,
     };
     let links = (0..2).map(|number| {
-        let schema = load::schema(2);
-        let link = schema.assoc(load::link_type(number));
+        let schema = loaded::schema(2);
+        let link = schema.assoc(loaded::link_type(number));
         link.expect("the schema has two types of links").clone()
     });
     let schema = Schema::new(vec![node(NODE_TYPE), node(OTHER_TYPE)], links.collect());

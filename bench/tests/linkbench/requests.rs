@@ -7,13 +7,16 @@ use std::time::Duration;
 
 use farm_bench::closed_loop::{Extent, Ran};
 use farm_bench::graph::names::{self, Names};
+use farm_bench::linkbench::client::Client;
 use farm_bench::linkbench::degree::{Degrees, Links};
 use farm_bench::linkbench::driver::{self, LinkCosts, Run};
-use farm_bench::linkbench::load::{self, Load, LoadedLinks, NODE_TYPE, link_type};
+use farm_bench::linkbench::load::{self, Load, LoadedLinks};
+use farm_bench::linkbench::loaded::{Loaded, NODE_TYPE, link_type};
 use farm_bench::linkbench::report::{LoadResult, MachineReport, RunResult, Setup};
 use farm_bench::linkbench::requests::{Kind, Mix, Requests, linkbench_mix, tao_mix};
 use farm_bench::linkbench::{LinkSpec, store};
 use farm_bench::recorder::Outcome;
+use farm_bench::ycsb::stream::worker_rng;
 use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
 use farm_graph::tx::Range;
@@ -68,10 +71,12 @@ fn load(name: &str, spec: LinkSpec) -> Graph {
     let mut all = LoadedLinks::default();
     for machine in 0..MACHINES {
         let part = move |spec: &Arc<LinkSpec>, progress: &Arc<AtomicU64>| Load {
-            spec: Arc::clone(spec),
+            loaded: Loaded {
+                spec: Arc::clone(spec),
+                seed: 3,
+                now_ms: NOW_MS,
+            },
             ids: 1 + machine * NODES / MACHINES..1 + (machine + 1) * NODES / MACHINES,
-            seed: 3,
-            now_ms: NOW_MS,
             in_flight: 8,
             progress: Arc::clone(progress),
         };
@@ -133,14 +138,12 @@ impl Graph {
         for worker in 0..MACHINES {
             let client = (worker, MACHINES);
             let links = Arc::clone(&self.links);
+            let requests = Requests::new(&self.spec, links, mix(&self.spec), client);
+            let rng = worker_rng(11, worker);
             let run = Run {
-                spec: Arc::clone(&self.spec),
-                requests: Requests::new(&self.spec, links, mix(&self.spec), client),
+                client: Client::new(Arc::clone(&self.spec), requests, limit, rng),
                 names: (!by_id).then(|| self.names.clone()),
                 sequence: self.spec.compat.then_some(self.sequence),
-                range_limit: limit,
-                worker,
-                seed: 11,
                 now_ms: NOW_MS,
                 extent: Extent {
                     in_flight: 8,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use farm_bench::linkbench::load::{NODE_TYPE, link_type};
+use farm_bench::linkbench::loaded::{NODE_TYPE, link_type};
 use farm_bench::linkbench::store::{self, Link, Node};
 use farm_graph::TimeBounds;
 use farm_graph::tx::Range;

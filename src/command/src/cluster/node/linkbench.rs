@@ -4,18 +4,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use anyhow::Context;
 use farm_bench::closed_loop::{Bounds, Ran, part_of};
 use farm_bench::graph::names::{self, Names};
+use farm_bench::linkbench::client::Client;
 use farm_bench::linkbench::degree::{Degrees, Links};
 use farm_bench::linkbench::driver::{self, LinkCosts, Run};
 use farm_bench::linkbench::load::{self, Load, LoadedLinks};
+use farm_bench::linkbench::loaded::{Loaded, NODE_TYPE, now_ms};
 use farm_bench::linkbench::report::MachineReport;
 use farm_bench::linkbench::requests::{Requests, linkbench_mix, tao_mix};
 use farm_bench::linkbench::{LinkSpec, store};
 use farm_bench::properties::Properties;
+use farm_bench::ycsb::stream::worker_rng;
 use farm_core::object::FatPointer;
 use farm_txn::{Handle, block_on};
 
@@ -74,14 +77,16 @@ impl Driven<'_> {
     fn load_of(&self, worker: usize, progress: &Arc<AtomicU64>) -> anyhow::Result<Load> {
         let graph = self.graph()?;
         Ok(Load {
-            spec: Arc::clone(&graph.spec),
+            loaded: Loaded {
+                spec: Arc::clone(&graph.spec),
+                seed: graph.load_seed,
+                now_ms: now_ms(),
+            },
             ids: self.ids(
                 &graph.spec,
                 worker as u64,
                 (self.span.first, self.span.total),
             ),
-            seed: graph.load_seed,
-            now_ms: now_ms(),
             in_flight: self.in_flight(),
             progress: Arc::clone(progress),
         })
@@ -131,7 +136,7 @@ impl Driven<'_> {
     /// Adds the node that counts ids without gaps.
     fn create_sequence(&self, next: u64) -> anyhow::Result<()> {
         let create = async move |farm: Handle| {
-            let start = async |tx: &mut _| store::start_ids(tx, load::NODE_TYPE, next).await;
+            let start = async |tx: &mut _| store::start_ids(tx, NODE_TYPE, next).await;
             farm.transact(start).await
         };
         block_on(self.machine, 0, create)??;
@@ -228,14 +233,17 @@ impl Driven<'_> {
                     false => linkbench_mix(&graph.spec),
                 };
                 let client = (number, self.span.total);
+                let links = Arc::clone(&graph.links);
+                let requests = Requests::new(&graph.spec, links, mix, client);
                 let run = Run {
-                    spec: Arc::clone(&graph.spec),
-                    requests: Requests::new(&graph.spec, Arc::clone(&graph.links), mix, client),
+                    client: Client::new(
+                        Arc::clone(&graph.spec),
+                        requests,
+                        order.range_limit,
+                        worker_rng(order.seed, number),
+                    ),
                     names: graph.names.clone(),
                     sequence: graph.sequence,
-                    range_limit: order.range_limit,
-                    worker: number,
-                    seed: order.seed,
                     now_ms: now_ms(),
                     extent: bounds.share(number, self.span.total, self.in_flight()),
                     sampled_1_in: order.sampled_1_in,
@@ -279,10 +287,4 @@ impl Graph {
             names: None,
         })
     }
-}
-
-/// Returns the milliseconds since 1970.
-fn now_ms() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_millis() as u64)
 }
