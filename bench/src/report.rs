@@ -6,6 +6,7 @@
 //! `the_json_fields_are_pinned`. A number that does not apply (reads per lookup of a run without lookups) is `null` in
 //! JSON and a dash in the table.
 
+mod beside;
 mod figures;
 mod header;
 mod repeats;
@@ -20,6 +21,7 @@ use crate::counters::Counters;
 use crate::recorder::{LatencyUs, Recorder, RecorderError};
 use crate::slices::Slices;
 
+pub use beside::{Beside, Compared, Engine};
 pub use figures::limit_figures;
 pub use header::{Header, SCHEMA_VERSION, Started};
 pub use repeats::{Figure, Measured, Repeated, SpreadFigure, Uneven};

@@ -124,6 +124,40 @@ fn latest(
     Ok(all)
 }
 
+/// Returns what exists after a run of clients of this process: objects and edges, each with the time of its last write, or
+/// `None` if it was deleted.
+pub(crate) fn expected(
+    loaded: &Loaded,
+    clients: &[(Written, Book)],
+) -> impl Iterator<Item = (Owner, Option<u64>)> {
+    let latest = |number: u64, times: fn(&Written) -> &[u64]| {
+        let times = clients
+            .iter()
+            .map(|(written, _)| times(written)[number as usize]);
+        times.fold(loaded.time(number), u64::max)
+    };
+    let of_loaded = (0..loaded.len()).flat_map(move |number| {
+        let edge = loaded.get(number);
+        [
+            (Owner::Object(edge.id1), latest(number, |it| &it.objects)),
+            (Owner::Object(edge.id2), loaded.time(number)),
+            (Owner::Edge(edge), latest(number, |it| &it.edges)),
+        ]
+    });
+    let of_clients = clients.iter().flat_map(|(written, own)| {
+        let edges = own.edges().iter().zip(&written.own);
+        let edges = edges.map(|(known, time)| (Owner::Edge(known.edge), *time));
+        edges.chain(
+            written
+                .added
+                .iter()
+                .map(|(key, time)| (Owner::Object(*key), *time)),
+        )
+    });
+    let all = of_loaded.chain(of_clients);
+    all.map(|(owner, time)| (owner, Some(time).filter(|time| *time != DELETED)))
+}
+
 /// What a worker checks.
 pub struct Audit {
     /// The edges that were loaded.

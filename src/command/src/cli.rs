@@ -12,8 +12,9 @@ mod workload;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use farm_bench::report::Engine;
 use farm_bench::ycsb::spec::Distribution;
 use farm_core::config::{Config, ConfigError, parse_size};
 use farm_core::ids::MachineId;
@@ -174,6 +175,25 @@ impl ClusterArgs {
         }
         config.validate()
     }
+}
+
+/// The options for the comparison with other engines.
+#[derive(Debug, Args)]
+pub(crate) struct BesideArgs {
+    /// Run the same requests on other engines afterwards: sqlite and rocksdb in this process, postgres as a server that
+    /// this command starts. Needs a program that was built with `--features engines`.
+    #[arg(long, value_name = "ENGINE,...", value_delimiter = ',', value_parser = engines())]
+    pub(crate) beside: Vec<Engine>,
+
+    /// Number of client threads of each of these engines; by default the number of workers of the cluster.
+    #[arg(long, value_name = "N", requires = "beside", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) beside_threads: Option<u16>,
+}
+
+fn engines() -> impl TypedValueParser<Value = Engine> {
+    let named = |name: String| Engine::ALL.into_iter().find(|engine| engine.name() == name);
+    PossibleValuesParser::new(Engine::NAMES)
+        .map(move |name| named(name).expect("the parser accepts the names of engines only"))
 }
 
 /// The option for the number of measurements.

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod beside;
 mod clean;
 mod cli;
 mod cluster;

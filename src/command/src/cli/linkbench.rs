@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{ClusterArgs, key_value, seconds, seconds_or_none};
+use super::{BesideArgs, ClusterArgs, key_value, seconds, seconds_or_none};
 
 /// Options of `farm linkbench`.
 #[derive(Debug, Args)]
@@ -64,6 +64,9 @@ pub(crate) struct LinkbenchArgs {
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+
+    #[command(flatten)]
+    pub(crate) beside: BesideArgs,
 
     /// Seconds that the requests are measured; 10 if neither this option nor a property bounds the run.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]

@@ -4,13 +4,18 @@ mod plan;
 
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
+use farm_bench::engines::Extent;
+use farm_bench::engines::link::{self, Job};
+use farm_bench::linkbench::loaded::{Loaded, now_ms};
 use farm_bench::linkbench::report::{LoadResult, RunResult, Setup};
-use farm_bench::report::Started;
+use farm_bench::report::{Compared, Started};
 use farm_core::config::host::{check_memory, probe};
 use farm_graph::config::GraphConfig;
 
+use crate::beside;
 use crate::cli::{LinkMix, LinkbenchArgs};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{LinkOrder, LinkRun, LinkWorkload, News, Order};
@@ -19,6 +24,7 @@ use plan::Plan;
 
 /// Runs `farm linkbench`.
 pub(crate) fn run(args: &LinkbenchArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
+    beside::check(&args.beside)?;
     let plan = Plan::of(args)?;
     let started = Started::now();
     let facts = probe(&plan.config.memory.dir);
@@ -28,9 +34,10 @@ pub(crate) fn run(args: &LinkbenchArgs, log: Option<&str>) -> anyhow::Result<Exi
     }
     let json = args.json.as_deref();
     let run = on_cluster(&plan.config, json, log, |cluster| measure(cluster, &plan))?;
+    let run = compare(args, &plan, run)?;
     let report = report(&started, &plan.config, &facts, vec![run])?;
     measure::write_single(&report, json)?;
-    let [run] = &report.runs[..] else {
+    let [Compared { run, .. }] = &report.runs[..] else {
         bail!("internal error: the report has {} runs", report.runs.len());
     };
     if let Some(path) = &args.csv {
@@ -43,6 +50,39 @@ pub(crate) fn run(args: &LinkbenchArgs, log: Option<&str>) -> anyhow::Result<Exi
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// Runs the requests on other engines.
+fn compare(
+    args: &LinkbenchArgs,
+    plan: &Plan,
+    run: RunResult,
+) -> anyhow::Result<Compared<RunResult>> {
+    beside::compare(
+        &args.beside,
+        &plan.config,
+        run,
+        |run, engine, dir, threads| {
+            let other = Job {
+                loaded: Loaded {
+                    spec: Arc::clone(&plan.spec),
+                    seed: plan.load_seed,
+                    now_ms: now_ms(),
+                },
+                links: Arc::clone(&plan.links_of),
+                mix: plan.requests(),
+                setup: &run.setup,
+                extent: Extent {
+                    threads,
+                    warmup: plan.warmup,
+                    duration: plan.duration,
+                    operations: plan.operations,
+                    sampled_1_in: plan.sampled_1_in,
+                },
+            };
+            link::run(engine, dir, &other)
+        },
+    )
 }
 
 fn write_csv(path: &Path, run: &RunResult) -> anyhow::Result<()> {

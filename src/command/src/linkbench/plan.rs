@@ -1,11 +1,13 @@
 //! The plan of `farm linkbench`: configuration, graph, properties and bounds.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
 use farm_bench::linkbench::degree::{Degrees, Links};
-use farm_bench::linkbench::load;
+use farm_bench::linkbench::loaded;
+use farm_bench::linkbench::requests::{Mix, linkbench_mix, tao_mix};
 use farm_bench::linkbench::spec::{LinkBounds, LinkSpec, defaults};
 use farm_bench::properties::Properties;
 use farm_core::config::Config;
@@ -31,12 +33,14 @@ const LINK_BYTES: u64 = 190;
 /// The plan of a command.
 pub(super) struct Plan {
     pub(super) config: Config,
-    pub(super) spec: LinkSpec,
+    pub(super) spec: Arc<LinkSpec>,
     properties: Properties,
     pub(super) graph: GraphSpec,
     /// Where the distribution of the out-degrees is from.
     pub(super) degrees: String,
-    /// Number of links that are loaded.
+    /// The links that are loaded.
+    pub(super) links_of: Arc<Links>,
+    /// Their number.
     pub(super) links: u64,
     pub(super) mix: LinkMix,
     pub(super) by_id: bool,
@@ -65,9 +69,9 @@ impl Plan {
             Some(file) => (Degrees::load(file)?, file.display().to_string()),
             None => (Degrees::default(), "built-in table".to_owned()),
         };
-        let links = Links::new(&spec, degrees);
+        let links_of = Arc::new(Links::new(&spec, degrees));
         let ids = spec.first_id..spec.end_id;
-        let links: u64 = ids.map(|id1| links.total(id1)).sum();
+        let links: u64 = ids.map(|id1| links_of.total(id1)).sum();
         let mut config = args.cluster.config.load()?;
         if args.cluster.config.config.is_none() {
             let bytes = spec.nodes() * NODE_BYTES + links * LINK_BYTES;
@@ -79,7 +83,7 @@ impl Plan {
         // Run-phase inserts need room, too.
         let nodes = spec.nodes() + spec.nodes() / 4;
         let graph = GraphSpec {
-            schema: load::schema(spec.link_types),
+            schema: loaded::schema(spec.link_types),
             ids: crate::measure::table_spec(&config, IDS_TABLE, farm_graph::ID_VALUE_BYTES, nodes)?,
             page_bytes: settings.page_bytes as usize,
             cached_heads: settings.cached_heads as usize,
@@ -92,6 +96,7 @@ impl Plan {
         let (duration, operations) = run_bounds(args, &bounds, requesters);
         Ok(Self {
             graph,
+            links_of,
             links,
             degrees: source,
             mix: args.mix,
@@ -112,7 +117,7 @@ impl Plan {
             seed: args.seed.or(bounds.request_seed).unwrap_or(1),
             sampled_1_in: SAMPLED_1_IN,
             config,
-            spec,
+            spec: Arc::new(spec),
             properties,
         })
     }
@@ -123,6 +128,14 @@ impl Plan {
         settings
             .map(|(key, setting)| (key.to_owned(), setting.value.clone()))
             .collect()
+    }
+
+    /// Returns the mix of the requests.
+    pub(super) fn requests(&self) -> Mix {
+        match self.mix {
+            LinkMix::Linkbench => linkbench_mix(&self.spec),
+            LinkMix::Tao => tao_mix(),
+        }
     }
 
     /// Returns the number of requests in flight, of all workers together.

@@ -3,16 +3,22 @@
 mod plan;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use farm_bench::report::Started;
+use farm_bench::engines::Extent;
+use farm_bench::engines::tao::{self, Job};
+use farm_bench::report::{Compared, Started};
 use farm_bench::taobench::audit::AuditResult;
+use farm_bench::taobench::loaded::Loaded;
 use farm_bench::taobench::report::{LoadResult, RunResult, Setup};
+use farm_bench::taobench::workload::Workload;
 use farm_core::config::host::{check_memory, probe};
 
+use crate::beside;
 use crate::cli::TaobenchArgs;
 use crate::cluster::Cluster;
-use crate::cluster::protocol::{News, Order, TaoOrder, TaoRun};
+use crate::cluster::protocol::{News, Order, TaoOrder, TaoRun, TaoWorkload};
 use crate::measure::{self, Length, bar, on_cluster, report};
 use plan::Plan;
 
@@ -21,6 +27,7 @@ const SAMPLED_1_IN: u32 = 16;
 
 /// Runs `farm taobench`.
 pub(crate) fn run(args: &TaobenchArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
+    beside::check(&args.beside)?;
     let plan = Plan::of(args)?;
     let started = Started::now();
     let facts = probe(&plan.config.memory.dir);
@@ -29,9 +36,10 @@ pub(crate) fn run(args: &TaobenchArgs, log: Option<&str>) -> anyhow::Result<Exit
     let run = on_cluster(&plan.config, json, log, |cluster| {
         measure(cluster, &plan, args)
     })?;
+    let run = compare(args, &plan, run)?;
     let report = report(&started, &plan.config, &facts, vec![run])?;
     measure::write(&report, json, "")?;
-    let [run] = &report.runs[..] else {
+    let [Compared { run, .. }] = &report.runs[..] else {
         bail!("internal error: the report has {} runs", report.runs.len());
     };
     for why in run.failures.iter().chain(&run.audit.wrong) {
@@ -42,6 +50,42 @@ pub(crate) fn run(args: &TaobenchArgs, log: Option<&str>) -> anyhow::Result<Exit
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     })
+}
+
+/// Runs the requests on other engines.
+fn compare(
+    args: &TaobenchArgs,
+    plan: &Plan,
+    run: RunResult,
+) -> anyhow::Result<Compared<RunResult>> {
+    let TaoWorkload {
+        name,
+        text,
+        edges,
+        seed,
+        ..
+    } = &plan.workload;
+    let workload = Arc::new(Workload::parse(name, text.as_bytes())?);
+    beside::compare(
+        &args.beside,
+        &plan.config,
+        run,
+        |run, engine, dir, threads| {
+            let other = Job {
+                loaded: Loaded::new(Arc::clone(&workload), *seed, *edges),
+                workload: Arc::clone(&workload),
+                setup: &run.setup,
+                extent: Extent {
+                    threads,
+                    warmup: args.warmup,
+                    duration: Some(args.duration),
+                    operations: None,
+                    sampled_1_in: SAMPLED_1_IN,
+                },
+            };
+            tao::run(engine, dir, &other)
+        },
+    )
 }
 
 fn measure(cluster: &mut Cluster, plan: &Plan, args: &TaobenchArgs) -> anyhow::Result<RunResult> {
