@@ -5,6 +5,7 @@
 //! * [`tatp`], [`smallbank`]: two benchmarks of transactions as models: rows, population, and what each transaction
 //!   reads, decides and writes. [`oltp`] contains their common part, and runs them on the platform.
 //! * [`linkbench`], [`taobench`]: two benchmarks of graph stores. [`graph`] contains their common part.
+//! * [`edges`]: graphs from edge lists, with breadth-first search and two-hop queries.
 //! * [`commits`]: commits of transactions, without and with conflicts.
 //! * [`lookups`]: lookups of keys of other machines, compared with raw reads of the same memory.
 //! * [`alloc`]: the memory that the allocator wastes and the time that it takes.
@@ -18,6 +19,7 @@ pub mod closed_loop;
 pub mod commits;
 pub mod counters;
 pub mod data;
+pub mod edges;
 pub mod graph;
 pub mod linkbench;
 pub mod load;
