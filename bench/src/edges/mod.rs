@@ -5,9 +5,10 @@
 //! If the list is undirected, the node at the other end has an association back.
 //!
 //! In reading order: [`vertex`] has the types of the graph and the read of an adjacency list; [`search`] and [`two_hop`]
-//! are the queries. [`import`] writes the graph, [`known`] and [`sample`] are what it remembers of its nodes, and
+//! are the queries ([`distinct`] removes their duplicates). [`import`] writes the graph, [`known`] and [`sample`] are what it remembers of its nodes, and
 //! [`generate`] makes lists by a seed. [`report`] has the results.
 
+pub mod distinct;
 pub mod generate;
 pub mod import;
 pub mod known;

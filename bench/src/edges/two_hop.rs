@@ -13,6 +13,7 @@ use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use slab::Slab;
 
+use super::distinct::Distinct;
 use super::vertex::{ListPart, neighbours};
 use crate::closed_loop::{self, Clients, ClosedLoop, Extent, Ran};
 use crate::counters::{Costs, counters};
@@ -100,6 +101,7 @@ pub fn run(worker: &mut Worker, run: Run, done: Done) {
         reads: Slab::new(),
         most_reads: run.extent.in_flight.max(1),
         buffers: Vec::new(),
+        distinct: Distinct::default(),
         found,
         done,
     };
@@ -125,6 +127,7 @@ struct Queries {
     most_reads: usize,
     /// Memory for the results of queries.
     buffers: Vec<Vec<u64>>,
+    distinct: Distinct,
     found: Vec<Vec<u64>>,
     done: Done,
 }
@@ -237,11 +240,13 @@ impl Driver {
             return self.read(worker, seat, part, true);
         }
         let (number, mut found) = (query.number, std::mem::take(&mut query.found));
-        found.sort_unstable();
-        found.dedup();
+        self.clients.distinct.retain(&mut found);
         self.recorder.counters.found += found.len() as u64;
         match number {
-            Some(number) => self.clients.found[number] = found,
+            Some(number) => {
+                found.sort_unstable();
+                self.clients.found[number] = found;
+            }
             None => {
                 found.clear();
                 self.clients.buffers.push(found);

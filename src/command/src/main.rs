@@ -6,6 +6,7 @@ mod clean;
 mod cli;
 mod cluster;
 mod doctor;
+mod edges;
 mod linkbench;
 mod measure;
 mod oltp;
@@ -20,6 +21,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use farm_bench::data::DataError;
+use farm_bench::graph::edge_list::EdgeError;
 use farm_bench::oltp::OptionsError;
 use farm_bench::properties::PropertyError;
 use farm_bench::ycsb::spec::SpecError;
@@ -70,6 +72,7 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Smallbank(args) => oltp::smallbank(&args, log),
         Command::Linkbench(args) => linkbench::run(&args, log),
         Command::Taobench(args) => taobench::run(&args, log),
+        Command::Edges(args) => edges::run(&args, log),
         Command::Node(args) => cluster::node::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Workload(args) => workload::run(&args, log),
@@ -169,6 +172,7 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
             || cause.is::<SpecError>()
             || cause.is::<PropertyError>()
             || cause.is::<DataError>()
+            || cause.is::<EdgeError>()
             || cause.is::<OptionsError>()
             || cause.is::<oltp::SettingsError>()
     });
