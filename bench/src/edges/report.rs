@@ -115,7 +115,7 @@ pub struct TwoHopResult {
     pub vertices_per_s_per_worker: Option<f64>,
     /// Edges read per second.
     pub edges_per_s: Option<f64>,
-    /// Objects read by one-sided reads per node whose list was read.
+    /// Objects read by one-sided reads per node whose list was read; of a long list, per part that one operation reads.
     pub reads_per_vertex: Option<f64>,
     /// Share of the lists whose first page was in the cache.
     pub head_hits: Option<f64>,
@@ -156,7 +156,7 @@ impl TwoHopResult {
             vertices_per_s_per_worker: vertices_per_s
                 .and_then(|rate| ratio(rate, ran.clone().count() as f64)),
             edges_per_s: merged.per_s(costs.edges),
-            reads_per_vertex: ratio_of_counts(costs.graph.range_reads, costs.vertices),
+            reads_per_vertex: ratio_of_counts(costs.graph.range_reads, costs.graph.ranges),
             head_hits: ratio_of_counts(costs.graph.head_hits, heads),
             found_per_query: ratio_of_counts(costs.found, queries),
             latency_us: merged.recorder.latency_us(0),

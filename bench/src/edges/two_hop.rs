@@ -100,6 +100,7 @@ pub fn run(worker: &mut Worker, run: Run, done: Done) {
         draw,
         reads: Slab::new(),
         most_reads: run.extent.in_flight.max(1),
+        lists: Vec::new(),
         buffers: Vec::new(),
         distinct: Distinct::default(),
         found,
@@ -125,6 +126,8 @@ struct Queries {
     reads: Slab<Read>,
     /// Number of reads in flight from which no further query begins.
     most_reads: usize,
+    /// Lists that are read together. Reused.
+    lists: Vec<(FatPointer, AssocsCont)>,
     /// Memory for the results of queries.
     buffers: Vec<Vec<u64>>,
     distinct: Distinct,
@@ -200,6 +203,12 @@ impl Clients for Queries {
 impl Driver {
     /// Begins to read a part of an adjacency list.
     fn read(&mut self, worker: &mut Worker, seat: usize, part: ListPart, is_start: bool) {
+        let cont = self.reading(seat, part, is_start);
+        part.read(worker, cont);
+    }
+
+    /// Returns the continuation of a read.
+    fn reading(&mut self, seat: usize, part: ListPart, is_start: bool) -> AssocsCont {
         self.operation(seat).pending += 1;
         let read = Read {
             seat,
@@ -207,14 +216,19 @@ impl Driver {
             is_start,
         };
         let key = self.clients.reads.insert(read);
-        part.read(worker, AssocsCont::new(list_read, key));
+        AssocsCont::new(list_read, key)
     }
 
     /// Handles the list of the start: reads the lists of the neighbours.
     fn first_hop(&mut self, worker: &mut Worker, read: Read, edges: Assocs<'_>) {
+        let mut lists = std::mem::take(&mut self.clients.lists);
         for (_, node) in neighbours(edges) {
-            self.read(worker, read.seat, ListPart::first(node), false);
+            let cont = self.reading(read.seat, ListPart::first(node), false);
+            lists.push((node, cont));
         }
+        ListPart::read_first(worker, &lists);
+        lists.clear();
+        self.clients.lists = lists;
         // The next part is read after these lists, so that the number of reads of a query is bounded.
         self.operation(read.seat).more = read.part.next(edges);
     }
@@ -222,7 +236,8 @@ impl Driver {
     /// Handles the list of a neighbour: its ids are part of the result.
     fn second_hop(&mut self, worker: &mut Worker, read: Read, edges: Assocs<'_>) {
         let found = &mut self.operation(read.seat).found;
-        found.extend(edges.iter().map(|edge| edge.id2));
+        found.reserve(edges.len());
+        edges.iter().for_each(|edge| found.push(edge.id2));
         if let Some(part) = read.part.next(edges) {
             self.read(worker, read.seat, part, false);
         }

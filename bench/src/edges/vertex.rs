@@ -84,6 +84,12 @@ impl ListPart {
         ops::assoc_range(worker, self.node, EDGE, range, cont);
     }
 
+    /// Reads the first parts of the lists of several nodes.
+    pub fn read_first(worker: &mut Worker, lists: &[(FatPointer, AssocsCont)]) {
+        let range = Range::newest(LIST_PART as u64);
+        ops::assoc_ranges(worker, EDGE, range, lists);
+    }
+
     /// Returns the part that follows after the edges that were read, or `None` if these were the last ones.
     pub fn next(self, read: Assocs<'_>) -> Option<Self> {
         if read.len() < LIST_PART {
