@@ -236,6 +236,28 @@ fn small_graphs_of_every_kind() {
     check_ended(&cluster);
 }
 
+/// Both machines add the same edges at the same time, in different directions: each is counted once.
+#[test]
+fn edges_that_two_machines_add_at_the_same_time_are_counted_once() {
+    let cluster = cluster("edges-twice");
+    for round in 0..10 {
+        let pairs: Vec<(u64, u64)> = (0..200)
+            .map(|pair| (round * 1000 + pair % 7, round * 1000 + 100 + pair))
+            .collect();
+        let back = pairs.iter().map(|(from, to)| (*to, *from));
+        let lines: Vec<(u64, u64)> = pairs.iter().copied().chain(back).collect();
+        let (imported, ids) = import(&cluster, &lines, true);
+        let expected = Imported {
+            nodes: 207,
+            edges: 200,
+            duplicates: 200,
+            self_loops: 0,
+        };
+        assert_eq!((imported, ids.len()), (expected, 207));
+    }
+    check_ended(&cluster);
+}
+
 /// A list that several reads return, on several pages.
 #[test]
 fn a_node_with_thousands_of_edges_is_read_in_parts() {
