@@ -1,11 +1,11 @@
 //! A FaRM-style platform: the memory of a cluster as one address space, read by one-sided operations,
-//! with strictly serializable transactions, and a hashtable that answers a lookup with about one
-//! remote read.
+//! with strictly serializable transactions, a hashtable that answers a lookup with about one
+//! remote read, and a graph store.
 //!
-//! This crate is the facade. [`prelude`] contains the names that most programs use. The three crates
+//! This crate is the facade. [`prelude`] contains the names that most programs use. The four crates
 //! are re-exported for all other names; from the bottom: [`farm_core`] (fabric, rings, memory, workers),
-//! [`farm_txn`] (transactions), [`farm_kv`] (the hashtable). The `farm` command is another package,
-//! `farm-command`.
+//! [`farm_txn`] (transactions), [`farm_kv`] (the hashtable), [`farm_graph`] (the graph store). The `farm`
+//! command is another package, `farm-command`.
 //!
 //! # Embedding a cluster
 //!
@@ -34,11 +34,20 @@
 //! ```
 #![doc = include_str!("../examples/secondary_index.rs")]
 //! ```
+//!
+//! # Graphs
+//!
+//! A graph from an edge list, with a breadth-first search and a two-hop query.
+//!
+//! ```
+#![doc = include_str!("../examples/graph_search.rs")]
+//! ```
 #![forbid(unsafe_code)]
 
 pub mod prelude;
 
 pub use farm_core;
+pub use farm_graph;
 pub use farm_kv;
 pub use farm_txn;
 

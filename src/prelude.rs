@@ -11,6 +11,7 @@ pub use farm_core::machine::{Machine, MachineError, start_all};
 pub use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 pub use farm_core::object::{FatPointer, Incarnation};
 pub use farm_core::worker::{Cont, Worker};
+pub use farm_graph::tasks as graph;
 pub use farm_kv::blocking;
 pub use farm_kv::config::TableConfig;
 pub use farm_kv::shard::Changed;
@@ -22,10 +23,12 @@ pub use farm_txn::{
     Abort, BackoffConfig, ObjectId, TxError, TxHandle, TxLimits, api as txn, retry,
 };
 
-/// Returns the function that attaches transactions and the hashtable to a worker. [`start_all`] takes this function.
+/// Returns the function that attaches transactions, the hashtable and the graph store to a worker. [`start_all`] takes
+/// this function.
 pub fn layers() -> Attach {
     Arc::new(|worker: &mut Worker| {
         farm_txn::attach(worker);
         farm_kv::attach(worker);
+        farm_graph::attach(worker);
     })
 }

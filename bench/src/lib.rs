@@ -6,6 +6,7 @@
 //!   reads, decides and writes. [`oltp`] contains their common part, and runs them on the platform.
 //! * [`linkbench`], [`taobench`]: two benchmarks of graph stores. [`graph`] contains their common part.
 //! * [`engines`]: the same requests on other engines, for comparison.
+//! * [`edges`]: graphs from edge lists, with breadth-first search and two-hop queries.
 //! * [`commits`]: commits of transactions, without and with conflicts.
 //! * [`lookups`]: lookups of keys of other machines, compared with raw reads of the same memory.
 //! * [`alloc`]: the memory that the allocator wastes and the time that it takes.
@@ -19,6 +20,7 @@ pub mod closed_loop;
 pub mod commits;
 pub mod counters;
 pub mod data;
+pub mod edges;
 pub mod engines;
 pub mod graph;
 pub mod linkbench;

@@ -62,6 +62,7 @@ impl<'a> Assoc<'a> {
     }
 
     /// Returns the association that a record stores.
+    #[inline]
     pub(crate) fn decode(record: &Record<'a>) -> Result<Self, GraphError> {
         let damaged = || GraphError::Damaged("an association's record is too short".to_owned());
         let (fixed, rest) = record

@@ -22,6 +22,7 @@ pub(crate) fn pointer_bytes(pointer: FatPointer) -> [u8; POINTER_BYTES] {
 }
 
 /// Returns the fat pointer with these bytes.
+#[inline]
 pub(crate) fn pointer(bytes: &[u8]) -> Result<FatPointer, GraphError> {
     let bits = u128::from_le_bytes(bytes.try_into().map_err(|_| invalid())?);
     FatPointer::from_words([bits as u64, (bits >> 64) as u64]).ok_or_else(invalid)

@@ -88,9 +88,11 @@ impl Heads {
             Part::Data => 1 << 32,
             Part::List(assoc_type) => u64::from(assoc_type),
         };
-        let bits = node.address.to_bits() ^ part << 24;
-        let mixed = bits.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        let at = mixed as usize & self.sets.len().wrapping_sub(1);
+        // The finalizer of MurmurHash3: nodes are at addresses with regular distances.
+        let mut mixed = node.address.to_bits() ^ part << 24;
+        mixed = (mixed ^ mixed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        let at = (mixed >> 32) as usize & self.sets.len().wrapping_sub(1);
         self.sets.get_mut(at)
     }
 }

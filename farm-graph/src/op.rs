@@ -194,6 +194,7 @@ impl<'a> Assocs<'a> {
     }
 
     /// Returns the associations, the newest first.
+    #[inline]
     pub fn iter(self) -> impl Iterator<Item = Assoc<'a>> {
         let (page, mut at) = (self.page, self.at);
         // The list was checked when it was decoded.

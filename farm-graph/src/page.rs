@@ -89,6 +89,7 @@ impl<'a> Page<'a> {
     }
 
     /// Returns the record at an offset.
+    #[inline]
     pub(crate) fn record(&self, at: usize) -> Result<Record<'a>, GraphError> {
         let bytes = self.bytes.get(at..).ok_or_else(damaged)?;
         let (fixed, rest) = bytes

@@ -19,9 +19,9 @@ use farm_txn::{Abort, TxError};
 use crate::GraphError;
 use crate::heads::Part;
 use crate::node::{Header, list_in, spill, spilled_node};
-use crate::op::{Assocs, Count, Node, Op, Outcome};
+use crate::op::{Assocs, Count, Node, Op, Outcome, RangeOp};
 use crate::page::Page;
-use crate::pending::{AnyCont, Goal, Reading, Step};
+use crate::pending::{AnyCont, AssocsCont, Goal, Reading, Step};
 use crate::solo;
 use crate::state::{Graph, graph};
 
@@ -48,18 +48,48 @@ enum Next<'a> {
 
 /// Begins an operation.
 pub(crate) fn begin(worker: &mut Worker, node: FatPointer, goal: Goal, cont: AnyCont) {
-    let state = graph(worker);
+    let heads = &mut graph(worker).heads;
     let cached = match goal {
         Goal::Node => {
-            let data = state.heads.get(node, Part::Data);
+            let data = heads.get(node, Part::Data);
             data.map(|data| Step::Data(None, data))
         }
         Goal::Count(_) => None,
         Goal::Range(range) => {
-            let head = state.heads.get(node, Part::List(range.assoc_type));
+            let head = heads.get(node, Part::List(range.assoc_type));
             head.map(Step::Head)
         }
     };
+    begin_from(worker, node, goal, cached, cont);
+}
+
+/// Begins to read the same range of several lists. Looks up all lists in the cache before it begins the first read, so that
+/// the processor loads the entries of the cache at the same time.
+pub(crate) fn begin_ranges(
+    worker: &mut Worker,
+    range: RangeOp,
+    lists: &[(FatPointer, AssocsCont)],
+) {
+    let state = graph(worker);
+    let part = Part::List(range.assoc_type);
+    let mut cached = std::mem::take(&mut state.cached_heads);
+    cached.extend(lists.iter().map(|(node, _)| state.heads.get(*node, part)));
+    for ((node, cont), head) in lists.iter().zip(cached.drain(..)) {
+        let (goal, cont) = (Goal::Range(range), AnyCont::Assocs(*cont));
+        begin_from(worker, *node, goal, head.map(Step::Head), cont);
+    }
+    graph(worker).cached_heads = cached;
+}
+
+/// Begins an operation whose first object is in the cache, or with the node.
+fn begin_from(
+    worker: &mut Worker,
+    node: FatPointer,
+    goal: Goal,
+    cached: Option<Step>,
+    cont: AnyCont,
+) {
+    let state = graph(worker);
     let reading = Reading {
         node,
         goal,

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
 use farm_kv::{KvError, TableId, TableSpec};
 use slab::Slab;
@@ -68,6 +69,8 @@ pub(crate) struct Graph {
     pub(crate) read_counters: ReadCounters,
     /// Operations that were refused before they began.
     pub(crate) refused: Slab<(AnyCont, GraphError)>,
+    /// First pages that were found in the cache for lists that are read together. Reused.
+    pub(crate) cached_heads: Vec<Option<FatPointer>>,
     /// Payload of the object that was read last.
     pub(crate) payload: Vec<u8>,
     pub(crate) buffers: Vec<Buffers>,
@@ -100,6 +103,7 @@ impl Graph {
             heads: Heads::new(spec.cached_heads),
             read_counters: ReadCounters::default(),
             refused: Slab::new(),
+            cached_heads: Vec::new(),
             payload: Vec::new(),
             buffers: Vec::new(),
             bodies: Vec::new(),

@@ -1,9 +1,12 @@
 //! Edge lists as text, as the collection SNAP publishes them: a line has the ids of two nodes, lines that begin with `#` are
 //! comments. The text may be compressed with gzip.
 
+use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::read::MultiGzDecoder;
 
@@ -15,6 +18,35 @@ const MAX_LINE_BYTES: u64 = 4096;
 /// The first bytes of a gzip stream.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
+/// Bytes that are read from a file at once.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// Number of lines at the beginning of a file from which its sizes are estimated.
+const PROBED_LINES: usize = 100_000;
+
+/// Number of edges of a node that is assumed if the file does not have it.
+const ASSUMED_DEGREE: u64 = 4;
+
+/// Why an edge was not read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EdgeError {
+    /// A line is not an edge. The next lines can be read.
+    #[error(transparent)]
+    Line(DataError),
+    /// The file cannot be read further.
+    #[error(transparent)]
+    File(DataError),
+}
+
+/// The numbers of nodes and edges of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of lines with edges.
+    pub edges: u64,
+}
+
 /// Reads an edge list, one line after the other. A line that is not an edge is an error, after which the next lines can be
 /// read; an error of the file itself ends the list.
 pub struct EdgeList<R> {
@@ -23,10 +55,29 @@ pub struct EdgeList<R> {
     line: Vec<u8>,
     number: u64,
     ended: bool,
+    announced: Option<Sizes>,
 }
 
 /// An edge list in a file.
-pub type EdgeFile = EdgeList<Box<dyn BufRead + Send>>;
+pub struct EdgeFile {
+    list: EdgeList<Box<dyn BufRead + Send>>,
+    bytes: Arc<AtomicU64>,
+    len: u64,
+}
+
+/// Counts the bytes that are read.
+struct Counted<R> {
+    from: R,
+    bytes: Arc<AtomicU64>,
+}
+
+impl<R: Read> Read for Counted<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(into)?;
+        self.bytes.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
 
 impl EdgeFile {
     /// Opens a file, and detects whether it is compressed.
@@ -35,15 +86,98 @@ impl EdgeFile {
     /// [`DataError`] if the file cannot be read.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let name = path.display().to_string();
-        let failed = |error: std::io::Error| DataError(format!("cannot read {name}: {error}"));
-        let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(failed)?);
+        let failed = |error: io::Error| DataError(format!("cannot read {name}: {error}"));
+        let file = File::open(path).map_err(failed)?;
+        let len = file.metadata().map_err(failed)?.len();
+        let bytes = Arc::new(AtomicU64::new(0));
+        let counted = Counted {
+            from: file,
+            bytes: Arc::clone(&bytes),
+        };
+        let mut file = BufReader::with_capacity(BUFFER_BYTES, counted);
         let compressed = file.fill_buf().map_err(failed)?.starts_with(&GZIP);
         let text: Box<dyn BufRead + Send> = match compressed {
-            true => Box::new(BufReader::with_capacity(1 << 20, MultiGzDecoder::new(file))),
+            true => {
+                let decoder = MultiGzDecoder::new(file);
+                Box::new(BufReader::with_capacity(BUFFER_BYTES, decoder))
+            }
             false => Box::new(file),
         };
-        Ok(Self::new(name, text))
+        let list = EdgeList::new(name, text);
+        Ok(Self { list, bytes, len })
     }
+
+    /// Returns the number of bytes that were read from the file. They are compressed if the file is.
+    pub fn position(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of bytes of the file.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Returns whether the file has no byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Estimates the sizes of a list from its first lines. A comment as in `# Nodes: 4 Edges: 3`, which the files of SNAP
+    /// have, determines them, unless it contradicts the length of the file.
+    ///
+    /// # Errors
+    /// [`DataError`] if the file cannot be opened.
+    pub fn sizes(path: &Path) -> Result<Sizes, DataError> {
+        let mut file = Self::open(path)?;
+        let mut nodes = BTreeSet::new();
+        let mut edges = 0;
+        for edge in file.by_ref().take(PROBED_LINES).flatten() {
+            nodes.extend([edge.0, edge.1]);
+            edges += 1;
+        }
+        let whole = file.next().is_none();
+        let probed = Sizes {
+            nodes: nodes.len() as u64,
+            edges,
+        };
+        if whole {
+            return Ok(probed);
+        }
+        let scale = file.len as f64 / file.position().max(1) as f64;
+        let estimated = ((edges as f64 * scale) as u64).max(edges);
+        Ok(match file.list.announced {
+            Some(it) if it.edges / 4 <= estimated && estimated / 4 <= it.edges => Sizes {
+                nodes: it.nodes.min(2 * it.edges),
+                ..it
+            },
+            _ => Sizes {
+                nodes: probed.nodes.max(estimated / ASSUMED_DEGREE),
+                edges: estimated,
+            },
+        })
+    }
+}
+
+impl Iterator for EdgeFile {
+    type Item = Result<(u64, u64), EdgeError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.list.next()
+    }
+}
+
+/// Returns the sizes that a comment has, as in `# Nodes: 4 Edges: 3`.
+fn announced(comment: &[u8]) -> Option<Sizes> {
+    let text = std::str::from_utf8(comment).ok()?;
+    let mut words = text.trim_start_matches('#').split_whitespace();
+    let mut number_after = |name: &str| {
+        words.next().filter(|word| *word == name)?;
+        words.next()?.parse().ok()
+    };
+    Some(Sizes {
+        nodes: number_after("Nodes:")?,
+        edges: number_after("Edges:")?,
+    })
 }
 
 impl<R: BufRead> EdgeList<R> {
@@ -55,6 +189,7 @@ impl<R: BufRead> EdgeList<R> {
             line: Vec::new(),
             number: 0,
             ended: false,
+            announced: None,
         }
     }
 
@@ -63,7 +198,7 @@ impl<R: BufRead> EdgeList<R> {
     }
 
     /// Reads the next line. Returns `None` at the end.
-    fn next_line(&mut self) -> Option<Result<(), DataError>> {
+    fn next_line(&mut self) -> Option<Result<(), EdgeError>> {
         self.line.clear();
         self.number += 1;
         let mut part = self.text.by_ref().take(MAX_LINE_BYTES);
@@ -71,24 +206,24 @@ impl<R: BufRead> EdgeList<R> {
             Ok(0) => None,
             Ok(_) if self.line.len() as u64 == MAX_LINE_BYTES && !self.line.ends_with(b"\n") => {
                 self.ended = true;
-                Some(Err(self.error(
+                Some(Err(EdgeError::File(self.error(
                     "the line is longer than 4096 bytes: the file is not an edge list",
-                )))
+                ))))
             }
             Ok(_) => Some(Ok(())),
             Err(error) => {
                 self.ended = true;
-                Some(Err(
-                    self.error(&format!("the file cannot be read further: {error}"))
-                ))
+                let why = format!("the file cannot be read further: {error}");
+                Some(Err(EdgeError::File(self.error(&why))))
             }
         }
     }
 
     /// Parses the line that was read. Returns `None` for a comment.
-    fn parse(&self) -> Option<Result<(u64, u64), DataError>> {
+    fn parse(&mut self) -> Option<Result<(u64, u64), EdgeError>> {
         let line = self.line.trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
+            self.announced = self.announced.or_else(|| announced(line));
             return None;
         }
         let mut words = line
@@ -101,16 +236,16 @@ impl<R: BufRead> EdgeList<R> {
         let edge = id().zip(id()).filter(|_| words.next().is_none());
         let shown: String = String::from_utf8_lossy(line).chars().take(40).collect();
         let wrong = || {
-            self.error(&format!(
+            EdgeError::Line(self.error(&format!(
                 "{shown:?} is not an edge: two ids from 0 to below 2^63, separated by a space or tab"
-            ))
+            )))
         };
         Some(edge.ok_or_else(wrong))
     }
 }
 
 impl<R: BufRead> Iterator for EdgeList<R> {
-    type Item = Result<(u64, u64), DataError>;
+    type Item = Result<(u64, u64), EdgeError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.ended {
@@ -178,12 +313,48 @@ mod tests {
         assert!(edges.iter().copied().eq((0..5000).map(|id| (id, id * 7))));
         std::fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
         let last = EdgeFile::open(&path).unwrap().last().unwrap();
-        let why = last.unwrap_err().to_string();
+        let last = last.unwrap_err();
+        assert!(matches!(last, EdgeError::File(_)), "{last:?}");
+        let why = last.to_string();
         assert!(
             why.contains("edges.txt.gz:") && why.contains("cannot be read further"),
             "{why}"
         );
         let missing = EdgeFile::open(&dir.path().join("none")).err().unwrap();
         assert!(missing.to_string().contains("none"), "{missing}");
+    }
+
+    #[test]
+    fn sizes_are_estimated_from_the_first_lines() {
+        let dir = tempfile::tempdir().unwrap();
+        let sizes = |text: &str| {
+            let path = dir.path().join("edges");
+            std::fs::write(&path, text).unwrap();
+            let file = EdgeFile::open(&path).unwrap();
+            assert_eq!(file.len(), text.len() as u64);
+            let Sizes { nodes, edges } = EdgeFile::sizes(&path).unwrap();
+            (nodes, edges)
+        };
+        assert_eq!(sizes(""), (0, 0));
+        assert_eq!(sizes("# Nodes: 900 Edges: 900\n1 2\n2 1\nx\n2 3\n"), (3, 3));
+        let lines: String = (0..300_000)
+            .map(|id| format!("{:06} {:06}\n", id / 10, id % 100))
+            .collect();
+        let (nodes, edges) = sizes(&lines);
+        assert!((280_000..320_000).contains(&edges), "{edges}");
+        assert_eq!(nodes, edges / 4);
+        let announced = |comment: &str| sizes(&format!("# A graph\n{comment}\n{lines}"));
+        assert_eq!(announced("# Nodes: 30000 Edges: 300001"), (30_000, 300_001));
+        assert_eq!(
+            announced("# Nodes: 9999999 Edges: 200000"),
+            (400_000, 200_000)
+        );
+        for wrong in [
+            "# Nodes: 5 Edges: 99999999999",
+            "# Nodes: 5 Edges: 7",
+            "# Nodes: x Edges: 1",
+        ] {
+            assert!(announced(wrong).1.abs_diff(edges) < 100, "{wrong}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! Options that set a key of the configuration call [`Config::set_by`]. An error in such an option therefore has
 //! the same text as an error in a file, with the option as its origin.
 
+mod edges;
 mod linkbench;
 mod oltp;
 mod sim;
@@ -19,6 +20,7 @@ use farm_bench::ycsb::spec::Distribution;
 use farm_core::config::{Config, ConfigError, parse_size};
 use farm_core::ids::MachineId;
 
+pub(crate) use edges::EdgesArgs;
 pub(crate) use linkbench::{LinkMix, LinkbenchArgs};
 pub(crate) use oltp::{OltpArgs, SmallbankArgs, TatpArgs};
 pub(crate) use sim::SimArgs;
@@ -46,6 +48,7 @@ Examples:
   farm smallbank --accounts 100000               measure transfers between accounts, and check the sum
   farm linkbench --mix tao                       measure requests on a social graph
   farm taobench --mix a                          measure transactions on a social graph, and check it
+  farm edges graph.txt.gz --two-hop              import an edge list, and measure two-hop queries
   farm workload bank --verify                    run transactions on three processes, and check the history
   farm sim --seeds 1000                          simulate 1,000 clusters with faults, and check each
   farm bench limit                               compare lookups with random reads of this host's memory
@@ -80,6 +83,8 @@ pub(crate) enum Command {
     Linkbench(LinkbenchArgs),
     /// Run TAOBench, transactions on a social graph, on a temporary cluster.
     Taobench(TaobenchArgs),
+    /// Import an edge list, search it breadth-first, and measure two-hop queries, on a temporary cluster.
+    Edges(EdgesArgs),
     /// Run one machine of a cluster until it is stopped.
     Node(NodeArgs),
     /// Measure one part of the platform by itself.

@@ -7,6 +7,7 @@ mod clean;
 mod cli;
 mod cluster;
 mod doctor;
+mod edges;
 mod linkbench;
 mod measure;
 mod oltp;
@@ -21,6 +22,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use farm_bench::data::DataError;
+use farm_bench::graph::edge_list::EdgeError;
 use farm_bench::oltp::OptionsError;
 use farm_bench::properties::PropertyError;
 use farm_bench::ycsb::spec::SpecError;
@@ -71,6 +73,7 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Smallbank(args) => oltp::smallbank(&args, log),
         Command::Linkbench(args) => linkbench::run(&args, log),
         Command::Taobench(args) => taobench::run(&args, log),
+        Command::Edges(args) => edges::run(&args, log),
         Command::Node(args) => cluster::node::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Workload(args) => workload::run(&args, log),
@@ -170,6 +173,7 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
             || cause.is::<SpecError>()
             || cause.is::<PropertyError>()
             || cause.is::<DataError>()
+            || cause.is::<EdgeError>()
             || cause.is::<OptionsError>()
             || cause.is::<oltp::SettingsError>()
     });

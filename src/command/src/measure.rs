@@ -72,6 +72,16 @@ pub(crate) fn load(
     ))
 }
 
+/// Sends an order to report the bytes of all objects ([`News::ObjectBytes`]). Returns those of all machines together.
+pub(crate) fn object_bytes(cluster: &mut Cluster, order: &Order) -> anyhow::Result<u64> {
+    cluster.order(order)?;
+    let bytes = cluster.gather(|_, news| match news {
+        News::ObjectBytes { bytes } => Some(bytes),
+        _ => None,
+    })?;
+    Ok(bytes.into_iter().sum())
+}
+
 /// The bounds of a run.
 #[derive(Clone, Copy)]
 pub(crate) struct Length {

@@ -50,6 +50,21 @@ struct Node {
     ended: bool,
 }
 
+impl Node {
+    /// Writes a line to the standard input.
+    fn send(&mut self, line: &[u8]) {
+        if let Some(orders) = &mut self.orders
+            && orders
+                .write_all(line)
+                .and_then(|()| orders.flush())
+                .is_err()
+        {
+            // The node has ended. The next read of its output returns its failure or its end.
+            self.orders = None;
+        }
+    }
+}
+
 /// What the launcher reads from the standard output of a node.
 enum Output {
     News(News),
@@ -117,20 +132,50 @@ impl Cluster {
 
     /// Sends the same order to every machine.
     pub(crate) fn order(&mut self, order: &Order) -> anyhow::Result<()> {
-        let mut line = serde_json::to_vec(order)?;
-        line.push(b'\n');
+        let line = order_line(order)?;
         for node in &mut self.nodes {
-            if let Some(orders) = &mut node.orders
-                && orders
-                    .write_all(&line)
-                    .and_then(|()| orders.flush())
-                    .is_err()
-            {
-                // The node has ended. The next read of `outputs` returns its failure or its end.
-                node.orders = None;
-            }
+            node.send(&line);
         }
         Ok(())
+    }
+
+    /// Sends an order to one machine. `machine` is its index in the configuration.
+    pub(crate) fn order_one(&mut self, machine: usize, order: &Order) -> anyhow::Result<()> {
+        let line = order_line(order)?;
+        self.nodes[machine].send(&line);
+        Ok(())
+    }
+
+    /// Returns an error if SIGINT or SIGTERM was received.
+    pub(crate) fn check_interrupted(&self) -> anyhow::Result<()> {
+        match self.interrupted.load(Ordering::Relaxed) {
+            true => bail!(Interrupted),
+            false => Ok(()),
+        }
+    }
+
+    /// Receives the next news, with the index of its machine. Returns `None` if none arrives for 50 ms.
+    pub(crate) fn receive(&mut self) -> anyhow::Result<Option<(usize, News)>> {
+        self.check_interrupted()?;
+        match self.outputs.recv_timeout(Duration::from_millis(50)) {
+            Ok((index, Output::News(News::Failed { why }))) => self.failed(index, why),
+            Ok((index, Output::News(news))) => Ok(Some((index, news))),
+            Ok((index, Output::Invalid(line))) => {
+                bail!(
+                    "machine {} wrote an invalid line to its standard output, where the launcher expects a \
+                     message as JSON: {line:?}; the cluster is stopped",
+                    self.nodes[index].id
+                );
+            }
+            Ok((index, Output::End)) => {
+                let why = self.how_it_ended(index);
+                self.failed(index, why)
+            }
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => {
+                bail!("the processes of all machines ended before the command was finished")
+            }
+        }
     }
 
     /// Receives news until `pick` has returned a value for every machine. Returns these values, by machine.
@@ -149,31 +194,12 @@ impl Cluster {
     ) -> anyhow::Result<Vec<T>> {
         let mut picked: Vec<Option<T>> = self.nodes.iter().map(|_| None).collect();
         while picked.iter().any(Option::is_none) {
-            if self.interrupted.load(Ordering::Relaxed) {
-                bail!(Interrupted);
-            }
-            match self.outputs.recv_timeout(Duration::from_millis(50)) {
-                Ok((index, Output::News(News::Failed { why }))) => return self.failed(index, why),
-                Ok((index, Output::News(news))) => {
-                    if let Some(taken) = pick(index, news) {
-                        picked[index] = Some(taken);
-                    }
-                }
-                Ok((index, Output::Invalid(line))) => {
-                    bail!(
-                        "machine {} wrote an invalid line to its standard output, where the launcher expects a \
-                         message as JSON: {line:?}; the cluster is stopped",
-                        self.nodes[index].id
-                    );
-                }
-                Ok((index, Output::End)) => {
-                    let why = self.how_it_ended(index);
-                    return self.failed(index, why);
-                }
-                Err(RecvTimeoutError::Timeout) => meanwhile(),
-                Err(RecvTimeoutError::Disconnected) => {
-                    bail!("the processes of all machines ended before the command was finished")
-                }
+            let Some((index, news)) = self.receive()? else {
+                meanwhile();
+                continue;
+            };
+            if let Some(taken) = pick(index, news) {
+                picked[index] = Some(taken);
             }
         }
         Ok(picked.into_iter().flatten().collect())
@@ -202,9 +228,7 @@ impl Cluster {
             }
         }
         // If the signal reached the nodes, too, their failures are consequences of the interrupt.
-        if self.interrupted.load(Ordering::Relaxed) {
-            bail!(Interrupted);
-        }
+        self.check_interrupted()?;
         bail!(
             "a machine failed, and the cluster was stopped\n  {}",
             failures.join("\n  ")
@@ -292,6 +316,13 @@ impl Drop for Cluster {
         // The first error was returned already. Here the processes only have to end.
         let _ = self.reap();
     }
+}
+
+/// Returns the line that sends an order.
+fn order_line(order: &Order) -> anyhow::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(order)?;
+    line.push(b'\n');
+    Ok(line)
 }
 
 /// Returns the command that starts one machine.

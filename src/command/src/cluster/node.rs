@@ -1,5 +1,6 @@
 //! `farm node`: runs one machine, alone or driven by a launcher.
 
+mod edges;
 mod graph;
 mod linkbench;
 mod oltp;
@@ -287,6 +288,7 @@ struct Driven<'a> {
     oltp: Option<oltp::Oltp>,
     link: Option<linkbench::Graph>,
     tao: Option<taobench::Graph>,
+    edges: Option<edges::Graph>,
     tracker: Option<Arc<InsertTracker>>,
     /// Number of records that this machine loaded, and the seconds of its slowest worker.
     loaded: (u64, f64),
@@ -322,6 +324,7 @@ impl<'a> Driven<'a> {
             oltp: None,
             link: None,
             tao: None,
+            edges: None,
             tracker: None,
             loaded: (0, 0.0),
             abandoned,
@@ -352,6 +355,7 @@ impl<'a> Driven<'a> {
                 Order::Oltp(order) => self.execute_oltp(order)?,
                 Order::Link(order) => self.execute_link(order)?,
                 Order::Tao(order) => self.execute_tao(order)?,
+                Order::Edges(order) => self.execute_edges(order)?,
                 Order::Work(spec) => self.work(&spec)?,
                 Order::SendWork => self.send_work()?,
                 Order::Stop => return Ok(()),

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
+use farm_bench::edges::import::{Batch, Imported};
+use farm_bench::edges::report::SearchResult;
 use farm_bench::oltp::audit::AuditResult;
 use farm_bench::oltp::{self, Benchmark};
-use farm_bench::{linkbench, taobench, ycsb};
+use farm_bench::{edges, linkbench, taobench, ycsb};
 use farm_check::workload::{FinalState, Log, Spec};
 use farm_graph::{GraphSpec, Schema};
 use farm_kv::TableSpec;
@@ -53,6 +55,8 @@ pub(crate) enum Order {
     Link(LinkOrder),
     /// A step of TAOBench.
     Tao(TaoOrder),
+    /// A step of `farm edges`.
+    Edges(EdgesOrder),
     /// Run a judged workload.
     Work(Spec),
     /// Send the records of the judged workload ([`News::Work`]). The launcher sends this order after the workload
@@ -149,6 +153,52 @@ pub(crate) enum TaoOrder {
         /// The directory of the files.
         dir: PathBuf,
     },
+}
+
+/// A step of `farm edges`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "step", rename_all = "snake_case")]
+pub(crate) enum EdgesOrder {
+    /// Open the graph on every worker.
+    Open {
+        /// The graph.
+        graph: GraphOrder,
+        /// Whether each edge has an edge back.
+        undirected: bool,
+        /// Maximum size of a sample of the nodes.
+        sampled: usize,
+    },
+    /// Write edges ([`News::Imported`]). The launcher sends the next batch before the answer, so that a machine does not wait.
+    Import(Batch),
+    /// Send [`News::ObjectBytes`].
+    ObjectBytes,
+    /// Search breadth-first, on the first machine ([`News::Searched`]).
+    Search {
+        /// Id of the start.
+        start: u64,
+    },
+    /// Send a sample of the nodes that this machine has added ([`News::Sample`]). No batch follows.
+    SendSample,
+    /// Look up the names of the nodes from which queries begin ([`News::Opened`]).
+    FindStarts {
+        /// Their ids.
+        ids: Vec<u64>,
+    },
+    /// Run two-hop queries, and send a report ([`News::RanTwoHop`]).
+    TwoHop(TwoHopRun),
+}
+
+/// A run of two-hop queries.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct TwoHopRun {
+    /// Seconds of the warm-up, which is not measured.
+    pub(crate) warmup_s: f64,
+    /// Measured seconds.
+    pub(crate) duration_s: f64,
+    /// Seed of all random choices.
+    pub(crate) seed: u64,
+    /// The latency of one in this many queries is measured.
+    pub(crate) sampled_1_in: u32,
 }
 
 /// The workload of TAOBench, which the node parses in the same way as the launcher.
@@ -354,6 +404,20 @@ pub(crate) enum News {
     },
     /// The report of [`TaoOrder::Run`].
     RanTao(Box<taobench::report::MachineReport>),
+    /// The answer to [`EdgesOrder::Import`].
+    Imported(Imported),
+    /// The answer to [`EdgesOrder::Search`].
+    Searched {
+        /// The result: `None` of a machine that did not search, or if there is no such node.
+        found: Option<SearchResult>,
+    },
+    /// The answer to [`EdgesOrder::SendSample`].
+    Sample {
+        /// Ids of nodes.
+        ids: Vec<u64>,
+    },
+    /// The report of [`EdgesOrder::TwoHop`].
+    RanTwoHop(Box<edges::report::MachineReport>),
     /// The result of [`TaoOrder::Audit`].
     TaoAudit(taobench::audit::AuditResult),
     /// The result of [`OltpOrder::Audit`].

@@ -124,10 +124,11 @@ fn measure(cluster: &mut Cluster, plan: &Plan, args: &TaobenchArgs) -> anyhow::R
 
 fn load(cluster: &mut Cluster, edges: u64) -> anyhow::Result<LoadResult> {
     const TEMPLATE: &str = "{msg} {wide_bar} {human_pos} of {human_len}, {per_sec}, {eta} left";
-    let before = object_bytes(cluster)?;
+    let object_bytes = Order::Tao(TaoOrder::ObjectBytes);
+    let before = measure::object_bytes(cluster, &object_bytes)?;
     let bar = bar(edges, "loading edges", TEMPLATE);
     let (loaded, seconds) = measure::load(cluster, &Order::Tao(TaoOrder::Load), &bar)?;
-    let bytes = object_bytes(cluster)? - before;
+    let bytes = measure::object_bytes(cluster, &object_bytes)? - before;
     crate::write_stderr(format_args!(
         "loaded {loaded} edges and their objects into {} machines in {seconds:.1} s",
         cluster.len()
@@ -141,15 +142,6 @@ fn load(cluster: &mut Cluster, edges: u64) -> anyhow::Result<LoadResult> {
         edges_per_s: (seconds > 0.0).then(|| edges as f64 / seconds),
         bytes_per_edge: Some(bytes as f64 / edges as f64),
     })
-}
-
-fn object_bytes(cluster: &mut Cluster) -> anyhow::Result<u64> {
-    cluster.order(&Order::Tao(TaoOrder::ObjectBytes))?;
-    let bytes = cluster.gather(|_, news| match news {
-        News::ObjectBytes { bytes } => Some(bytes),
-        _ => None,
-    })?;
-    Ok(bytes.into_iter().sum())
 }
 
 /// Checks the graph against what the workers have written.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farm_bench::closed_loop::{Bounds, Ran, part_of};
-use farm_bench::graph::names::{self, Names};
+use farm_bench::graph::names::Names;
 use farm_bench::linkbench::client::Client;
 use farm_bench::linkbench::degree::{Degrees, Links};
 use farm_bench::linkbench::driver::{self, LinkCosts, Run};
@@ -61,7 +61,7 @@ impl Driven<'_> {
                 });
                 Ok(())
             }
-            LinkOrder::FindNames { all } => self.find_names(all),
+            LinkOrder::FindNames { all } => self.find_link_names(all),
             LinkOrder::Run(run) => self.run_link(&run),
         }
     }
@@ -178,7 +178,7 @@ impl Driven<'_> {
     }
 
     /// Looks up the name of the node that counts, and the names of all nodes if `all`.
-    fn find_names(&mut self, all: bool) -> anyhow::Result<()> {
+    fn find_link_names(&mut self, all: bool) -> anyhow::Result<()> {
         let (spec, workers) = (Arc::clone(&self.graph()?.spec), self.span.local);
         if spec.compat {
             let range = store::SEQUENCE_ID..store::SEQUENCE_ID + 1;
@@ -197,23 +197,11 @@ impl Driven<'_> {
 
     /// Looks up the names of the ids that `ids` returns for each worker.
     fn find(&self, ids: impl Fn(usize) -> Range<u64>) -> anyhow::Result<Vec<FatPointer>> {
-        type Found = (usize, anyhow::Result<Vec<FatPointer>>);
-        let mut found: Vec<Found> = self.on_all(
-            |worker, machine, answer: Sender<Found>| {
-                let (ids, in_flight) = (ids(worker), self.in_flight());
-                let count = (ids.end - ids.start) as usize;
-                let id = Box::new(move |at| ids.start + at as u64);
-                let done = Box::new(move |found| drop(answer.send((worker, found))));
-                machine.submit(worker, move |worker| {
-                    names::find(worker, (count, id), in_flight, done)
-                })
-            },
-            || {},
-        )?;
-        found.sort_by_key(|(worker, _)| *worker);
-        let found = found.into_iter().map(|(_, found)| found);
-        let found: anyhow::Result<Vec<Vec<FatPointer>>> = found.collect();
-        Ok(found?.concat())
+        self.find_names(|worker| {
+            let ids = ids(worker);
+            let count = (ids.end - ids.start) as usize;
+            (count, Box::new(move |at| ids.start + at as u64))
+        })
     }
 
     fn run_link(&self, order: &LinkRun) -> anyhow::Result<()> {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farm_bench::closed_loop::{Bounds, Ran, part_of};
-use farm_bench::graph::names;
 use farm_bench::taobench::audit::{self, Audit, AuditResult};
 use farm_bench::taobench::driver::{self, Performed, Run};
 use farm_bench::taobench::load::{self, Load};
@@ -16,7 +15,6 @@ use farm_bench::taobench::loaded::Loaded;
 use farm_bench::taobench::report::MachineReport;
 use farm_bench::taobench::stream::{Book, Known, Stream};
 use farm_bench::taobench::workload::Workload;
-use farm_core::object::FatPointer;
 
 use super::{Driven, loading, send_news};
 use crate::cluster::protocol::{News, TaoOrder, TaoRun, TaoWorkload};
@@ -59,11 +57,7 @@ impl Driven<'_> {
                 Ok(())
             }
             TaoOrder::Load => self.load_edges(),
-            TaoOrder::ObjectBytes => {
-                let bytes = self.object_bytes()?;
-                send_news(&News::ObjectBytes { bytes });
-                Ok(())
-            }
+            TaoOrder::ObjectBytes => self.send_object_bytes(),
             TaoOrder::FindNames => self.find_edges(),
             TaoOrder::Run(run) => self.run_tao(&run),
             TaoOrder::SaveWritten { dir } => self.save_written(&dir),
@@ -107,30 +101,17 @@ impl Driven<'_> {
 
     /// Looks up the names of the first objects of all edges.
     fn find_edges(&mut self) -> anyhow::Result<()> {
-        type Found = (usize, anyhow::Result<Vec<FatPointer>>);
         let loaded = Arc::clone(&self.tao()?.loaded);
-        let mut found: Vec<Found> = self.on_all(
-            |worker, machine, answer: Sender<Found>| {
-                let numbers = part_of(loaded.len(), worker as u64, self.span.local);
-                let (loaded, in_flight) = (Arc::clone(&loaded), self.in_flight());
-                let count = (numbers.end - numbers.start) as usize;
-                let id = Box::new(move |at| loaded.get(numbers.start + at as u64).id1);
-                let done = Box::new(move |found| drop(answer.send((worker, found))));
-                machine.submit(worker, move |worker| {
-                    names::find(worker, (count, id), in_flight, done)
-                })
-            },
-            || {},
-        )?;
-        found.sort_by_key(|(worker, _)| *worker);
+        let names = self.find_names(|worker| {
+            let numbers = part_of(loaded.len(), worker as u64, self.span.local);
+            let (count, loaded) = ((numbers.end - numbers.start) as usize, Arc::clone(&loaded));
+            let id = Box::new(move |at| loaded.get(numbers.start + at as u64).id1);
+            (count, id)
+        })?;
         let mut book = Book::default();
-        let mut number = 0;
-        for (_, names) in found {
-            for node in names? {
-                let edge = loaded.get(number);
-                book.push(Known { edge, node });
-                number += 1;
-            }
+        for (number, node) in (0..).zip(names) {
+            let edge = loaded.get(number);
+            book.push(Known { edge, node });
         }
         let graph = self.tao.as_mut().context("the graph is not open")?;
         graph.book = Arc::new(book);
