@@ -1,5 +1,7 @@
 //! The types of a graph.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 
 use crate::GraphError;
@@ -69,6 +71,50 @@ impl TryFrom<Types> for Schema {
 }
 
 impl Schema {
+    /// Reads a schema from a file in TOML, as [`Schema::parse`].
+    ///
+    /// # Errors
+    /// [`GraphError::Schema`], also if the file cannot be read.
+    pub fn load(path: &Path) -> Result<Self, GraphError> {
+        let name = path.display().to_string();
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|why| GraphError::Schema(format!("cannot read {name}: {why}")))?;
+        Self::parse(&name, &text)
+    }
+
+    /// Reads a schema from a text in TOML. `name` is its name in errors.
+    ///
+    /// # Errors
+    /// [`GraphError::Schema`] if the text is not TOML, has unknown keys, or its types contradict each other ([`Schema::new`]).
+    ///
+    /// ```
+    /// let schema = farm_graph::Schema::parse(
+    ///     "social.toml",
+    ///     r#"
+    ///         nodes = [{ id = 1, name = "user", lists = 3 }, { id = 2, name = "photo" }]
+    ///         assocs = [
+    ///             { id = 10, name = "friend", inverse = 10 },
+    ///             { id = 11, name = "likes", inverse = 12 },
+    ///             { id = 12, name = "liked by", inverse = 11 },
+    ///             { id = 13, name = "profile photo", unique = true },
+    ///         ]
+    ///     "#,
+    /// )?;
+    /// assert_eq!(schema.assoc(11)?.inverse, Some(12));
+    /// # Ok::<(), farm_graph::GraphError>(())
+    /// ```
+    pub fn parse(name: &str, text: &str) -> Result<Self, GraphError> {
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let before = error.span().and_then(|span| text.get(..span.start));
+            // An error without a place concerns all types together.
+            let line = before.filter(|before| !before.trim().is_empty());
+            let line = line.map_or_else(String::new, |before| {
+                format!(":{}", 1 + before.matches('\n').count())
+            });
+            GraphError::Schema(format!("{name}{line}: {}", error.message()))
+        })
+    }
+
     /// Creates a schema.
     ///
     /// # Errors
@@ -196,6 +242,37 @@ mod tests {
         let twice = r#"{"nodes": [{"id": 1, "name": "b"}, {"id": 1, "name": "a"}]}"#;
         assert!(read(twice).unwrap_err().to_string().contains("same number"));
         assert!(read(r#"{"nodes": [], "edges": []}"#).is_err());
+    }
+
+    #[test]
+    fn a_schema_in_a_file_is_checked_and_errors_name_the_line() {
+        let why = |text: &str| Schema::parse("x.toml", text).unwrap_err().to_string();
+        let first = "nodes = [{ id = 1, name = \"a\" }]\n";
+        assert!(Schema::parse("x.toml", first).is_ok());
+        let unknown = why(&format!(
+            "{first}\nassocs = [{{ id = 1, name = \"b\", uniqe = true }}]"
+        ));
+        assert!(
+            unknown.contains("x.toml:3: unknown field `uniqe`"),
+            "{unknown}"
+        );
+        let negative = why("# types\nnodes = [{ id = -1, name = \"a\" }]");
+        assert!(negative.contains("x.toml:2: "), "{negative}");
+        let twice = why("nodes = [{ id = 1, name = \"a\" }, { id = 1, name = \"b\" }]");
+        assert!(
+            twice.contains("x.toml: ") && twice.contains("same number, 1"),
+            "{twice}"
+        );
+        assert!(
+            why("").contains("x.toml: missing field `nodes`"),
+            "{}",
+            why("")
+        );
+        assert!(why("\u{0}\u{1}").contains("x.toml"));
+        let absent = Schema::load(Path::new("/absent/x.toml"))
+            .unwrap_err()
+            .to_string();
+        assert!(absent.contains("cannot read /absent/x.toml"), "{absent}");
     }
 
     #[test]

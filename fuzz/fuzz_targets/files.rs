@@ -1,12 +1,14 @@
-//! Fuzzes the decoders of the files of LinkBench and TAOBench. The first byte chooses the kind of file. A file is accepted or
+//! Fuzzes the decoders of the files of LinkBench and TAOBench, of edge lists, and of schemas. The first byte chooses the kind of file. A file is accepted or
 //! refused; an error names the file, and an accepted file gives values within their bounds.
 #![no_main]
 
+use farm_bench::graph::edge_list::EdgeList;
 use farm_bench::linkbench::LinkSpec;
 use farm_bench::linkbench::degree::Degrees;
 use farm_bench::properties::Properties;
 use farm_bench::taobench::edges::MAX_SHARDS;
 use farm_bench::taobench::workload::{MAX_SIZE, Workload};
+use farm_graph::Schema;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,6 +17,8 @@ fuzz_target!(|bytes: &[u8]| {
     };
     match kind {
         b'd' => degrees(file),
+        b'e' => edges(file),
+        b's' => schema(file),
         b't' => workload(file),
         _ => properties(file),
     }
@@ -27,6 +31,27 @@ fn degrees(file: &[u8]) {
             assert!(all.is_sorted_by(|one, next| one >= next), "{all:?}");
         }
         Err(error) => assert!(error.to_string().starts_with("fuzz:"), "{error}"),
+    }
+}
+
+fn edges(file: &[u8]) {
+    let list = EdgeList::new("fuzz", file);
+    let mut lines = 0;
+    for edge in list {
+        lines += 1;
+        if let Err(error) = edge {
+            assert!(error.to_string().starts_with("fuzz:"), "{error}");
+        }
+    }
+    assert!(lines <= file.len());
+}
+
+fn schema(file: &[u8]) {
+    let Ok(text) = str::from_utf8(file) else {
+        return;
+    };
+    if let Err(error) = Schema::parse("fuzz", text) {
+        assert!(error.to_string().contains("fuzz"), "{error}");
     }
 }
 
