@@ -126,8 +126,8 @@ pub use node::NodeData;
 pub use op::{Assocs, Count, NewNode, Node};
 pub use open::{attach, open, open_all};
 pub use pending::{
-    AddedCont, AssocsCont, ChangedCont, CountCont, FoundAssocs, FoundCont, FoundNode, NodeCont,
-    PutCont,
+    AddedCont, AssocsCont, ChangedCont, CountCont, FoundAssocs, FoundCont, FoundNode, MAX_READS,
+    NodeCont, PutCont,
 };
 pub use queue::OwnerCounters;
 pub use schema::{AssocType, NodeType, Schema};

@@ -1,5 +1,7 @@
 //! Operations in flight, and their continuations.
 
+use std::collections::VecDeque;
+
 use farm_core::ids::WorkerRef;
 use farm_core::object::FatPointer;
 use farm_core::worker::{BorrowCont, Borrowed, Cont, Worker};
@@ -115,12 +117,25 @@ pub(crate) struct Buffers {
 
 /// An operation that is a transaction of its own.
 pub(crate) struct Solo {
+    /// Whether the operation is one of the reads of which only some run at a time.
+    pub(crate) is_read: bool,
     pub(crate) node: FatPointer,
     /// The encoded operation.
     pub(crate) body: Vec<u8>,
     /// The result of the last attempt.
     pub(crate) reply: Reply,
     pub(crate) cont: AnyCont,
+}
+
+/// Maximum number of reads that a worker makes in transactions at a time. A quarter of the default of
+/// `transactions.concurrency`: reads of long lists take much longer than other transactions, which would wait for them.
+pub const MAX_READS: usize = 16;
+
+/// The reads in transactions of a worker.
+#[derive(Default)]
+pub(crate) struct SoloReads {
+    pub(crate) running: usize,
+    pub(crate) waiting: VecDeque<usize>,
 }
 
 /// An operation that was sent, or waits for room.

@@ -181,7 +181,7 @@ fn interpret(worker: &mut Worker, key: usize, payload: &[u8]) {
             state.read_counters.of(reading.goal).transactions += 1;
             let mut body = Vec::new();
             reading.goal.op().encode(&mut body);
-            solo::begin(worker, reading.node, body, reading.cont);
+            solo::begin_read(worker, reading.node, body, reading.cont);
         }
         Err(error) => end(worker, key, Err(error)),
     }

@@ -7,19 +7,45 @@ use farm_txn::{TxError, TxHandle, retry};
 use crate::GraphError;
 use crate::drive;
 use crate::op::Outcome;
-use crate::pending::{AnyCont, Solo};
+use crate::pending::{AnyCont, MAX_READS, Solo};
 use crate::state::graph;
 use crate::wire::Reply;
 
 /// Makes an encoded operation in a transaction of its own.
 pub(crate) fn begin(worker: &mut Worker, node: FatPointer, body: Vec<u8>, cont: AnyCont) {
-    let key = graph(worker).solos.insert(Solo {
+    let key = insert(worker, false, node, body, cont);
+    run(worker, key);
+}
+
+/// As [`begin`], for a read. At most [`MAX_READS`] run at a time.
+pub(crate) fn begin_read(worker: &mut Worker, node: FatPointer, body: Vec<u8>, cont: AnyCont) {
+    let key = insert(worker, true, node, body, cont);
+    let reads = &mut graph(worker).solo_reads;
+    if reads.running == MAX_READS {
+        return reads.waiting.push_back(key);
+    }
+    reads.running += 1;
+    run(worker, key);
+}
+
+fn run(worker: &mut Worker, key: usize) {
+    retry::run(worker, Cont::new(attempt, key), Cont::new(done, key));
+}
+
+fn insert(
+    worker: &mut Worker,
+    is_read: bool,
+    node: FatPointer,
+    body: Vec<u8>,
+    cont: AnyCont,
+) -> usize {
+    graph(worker).solos.insert(Solo {
+        is_read,
         node,
         body,
         reply: Reply::default(),
         cont,
-    });
-    retry::run(worker, Cont::new(attempt, key), Cont::new(done, key));
+    })
 }
 
 fn attempt(worker: &mut Worker, key: usize, tx: TxHandle) {
@@ -32,7 +58,14 @@ fn attempt(worker: &mut Worker, key: usize, tx: TxHandle) {
 }
 
 fn done(worker: &mut Worker, key: usize, result: Result<(), TxError>) {
-    let solo = graph(worker).solos.remove(key);
+    let state = graph(worker);
+    let solo = state.solos.remove(key);
+    if solo.is_read {
+        match state.solo_reads.waiting.pop_front() {
+            Some(next) => run(worker, next),
+            None => state.solo_reads.running -= 1,
+        }
+    }
     let outcome = result.map_err(GraphError::from);
     let outcome = outcome.and_then(|()| Outcome::decode(solo.reply.bytes()));
     solo.cont.resume(worker, outcome);

@@ -16,7 +16,9 @@ use crate::heads::{HeadCounters, Heads};
 use crate::list::TimeBounds;
 use crate::node::NodeData;
 use crate::op::{ChangeOp, Deletion, Op, PutOp, Range, RangeOp};
-use crate::pending::{AnyCont, Buffers, FoundCont, Pending, Reading, Search, Shipped, Solo};
+use crate::pending::{
+    AnyCont, Buffers, FoundCont, Pending, Reading, Search, Shipped, Solo, SoloReads,
+};
 use crate::queue::{Owner, OwnerCounters};
 use crate::schema::{NodeType, Schema};
 use crate::tree::Limits;
@@ -55,6 +57,7 @@ pub(crate) struct Graph {
     pub(crate) lookup_errors: VecDeque<KvError>,
     /// Operations that are transactions of their own.
     pub(crate) solos: Slab<Solo>,
+    pub(crate) solo_reads: SoloReads,
     /// Several reads in a transaction; `None` while they are attempted.
     pub(crate) many: Slab<Option<Box<Many>>>,
     /// Operations that were sent to the owners of their nodes, or wait for room.
@@ -94,6 +97,7 @@ impl Graph {
             lookups: Slab::new(),
             lookup_errors: VecDeque::new(),
             solos: Slab::new(),
+            solo_reads: SoloReads::default(),
             many: Slab::new(),
             shipped: Slab::new(),
             unsent: VecDeque::new(),

@@ -5,7 +5,7 @@ use std::sync::mpsc::Sender;
 use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
 use farm_graph::tx::Range;
-use farm_graph::{Assoc, Assocs, AssocsCont, GraphError, head_counters, ops};
+use farm_graph::{Assoc, Assocs, AssocsCont, GraphError, MAX_READS, head_counters, ops};
 use farm_testing::TestCluster;
 
 use crate::common::{PLAIN, ask, cluster, people};
@@ -81,6 +81,14 @@ fn several_lists_are_read_as_single_ones() {
             assert_eq!(read_all(&cluster, PLAIN, range, &nodes), expected);
         }
     }
+    // Long lists need transactions, of which only some run at a time, so that others find a place between them.
+    let many = vec![nodes[5]; 3 * MAX_READS];
+    let found = read_all(&cluster, PLAIN, Range::newest(1000), &many);
+    assert!(found.iter().all(|list| *list == newest(400, 1000)));
+    let at_once = cluster.on(0, 0, |worker| {
+        farm_txn::retry::counters(worker).most_at_once
+    });
+    assert_eq!(at_once, MAX_READS);
     // A node twice; no node.
     let twice = read_all(&cluster, PLAIN, Range::newest(9), &[nodes[2], nodes[2]]);
     assert_eq!(twice, [newest(3, 9), newest(3, 9)]);
