@@ -14,8 +14,8 @@ pub(crate) fn check(args: &BesideArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     Err(Usage::error(
-        "--beside: this program was built without the other engines; build it with cargo build --release \
-         --package farm-command --features engines",
+        "--beside: this program was built without the other engines; build it by ./x engines, or by cargo build \
+         --release --package farm-command --features engines",
     ))
 }
 
