@@ -5,6 +5,7 @@ use std::thread;
 
 use farm_graph::tx::Range;
 use farm_graph::{Assoc, NodeData};
+use rusqlite::config::DbConfig;
 use rusqlite::{
     CachedStatement, Connection, OptionalExtension, Row, Transaction, TransactionBehavior, params,
 };
@@ -79,6 +80,8 @@ impl Sqlite {
         for (name, value) in SETTINGS.iter().rev() {
             connection.pragma_update(None, name, value)?;
         }
+        // Otherwise a statement with a range is planned again whenever its bounds change.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         connection.set_prepared_statement_cache_capacity(64);
         connection.busy_handler(Some(|_| {
             thread::yield_now();
@@ -97,9 +100,10 @@ impl Sqlite {
         let settings = SETTINGS
             .iter()
             .map(|(name, value)| format!("{name} = {value}"));
+        let planner = "SQLITE_DBCONFIG_ENABLE_QPSG".to_owned();
         Facts {
             version: rusqlite::version().to_owned(),
-            settings: settings.collect(),
+            settings: settings.chain([planner]).collect(),
         }
     }
 }
