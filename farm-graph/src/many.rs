@@ -166,10 +166,20 @@ fn attempt_one(
             None => Ok(None),
         }
     })?;
-    if let (Some(list), Some(head)) = (item.list, head) {
+    if let (Some(list), Some(head)) = (item.list, head)
+        && !is_written(tx, node)
+    {
         graph(worker).heads.put(node, Part::List(list), head);
     }
     Ok(())
+}
+
+/// Returns whether the transaction has changed a node. Then the first pages of its lists must not be cached: if the
+/// transaction aborts, they are not the first pages, and the next object in the memory of a new page has the incarnation
+/// that the page would have had.
+fn is_written(tx: &Tx, node: FatPointer) -> bool {
+    tx.find(node.address)
+        .is_some_and(|object| tx.is_written(object))
 }
 
 /// Makes a read of a list with its first page alone. Returns whether the page is sufficient.

@@ -4,4 +4,5 @@ mod alone;
 mod common;
 mod concurrent;
 mod open;
+mod several;
 mod transactions;
