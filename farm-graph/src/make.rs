@@ -31,7 +31,10 @@ impl Op<'_> {
         let inverse = match *self {
             Op::Put(_) if mutants::is_on("inverse association not added") => None,
             Op::Delete { .. } if mutants::is_on("inverse association not deleted") => None,
-            Op::Put(put) => put.inverse(edit, schema, node)?,
+            Op::Put(put) => put.inverse(edit, schema, node)?.filter(|inverse| {
+                !(mutants::is_on("node that does not exist gets no inverse association")
+                    && node::header(edit, inverse.1).is_ok_and(|it| !it.exists()))
+            }),
             Op::Delete {
                 assoc_type,
                 id2,
@@ -89,13 +92,20 @@ impl Op<'_> {
             Op::AddNode { .. } | Op::ChangeType(_) => {
                 unreachable!("`Op::make` makes these operations itself")
             }
-            Op::SetNode(new) | Op::RestoreNode(new) => {
-                let should_exist = matches!(self, Op::SetNode(_));
-                let sets = node::header(edit, node)?.exists() == should_exist;
+            Op::SetNode(new) => {
+                let sets = node::header(edit, node)?.exists();
                 if sets {
                     node::set(edit, node, &new)?;
                 }
                 reply.changed(sets);
+            }
+            Op::RestoreNode(new) => {
+                let restores = !node::header(edit, node)?.exists()
+                    || mutants::is_on("node that exists is restored");
+                if restores {
+                    node::restore(edit, node, &new)?;
+                }
+                reply.changed(restores);
             }
             Op::DeleteNode => reply.changed(node::delete(edit, node)?),
             Op::Put(put) => reply.put(put.apply(edit, limits, node)?),

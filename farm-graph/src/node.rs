@@ -14,6 +14,9 @@
 //!   keeps its name when its data grows.
 //! - A deleted node keeps its object while it has lists: associations outlive their nodes, as in Tao and LinkBench.
 
+#[cfg(feature = "mutants")]
+mod faults;
+
 use std::ops::ControlFlow;
 
 use farm_core::marks::mark;
@@ -148,9 +151,10 @@ pub(crate) fn create(
 ) -> Result<FatPointer, EditError> {
     let inline = new.map_or(0, |new| new.data.len());
     let inline = if inline > MAX_INLINE_BYTES { 0 } else { inline };
+    let exists = new.is_none() && mutants::is_on("reserved node exists");
     let header = Header {
         node_type: 0,
-        flags: 0,
+        flags: if exists { EXISTS } else { 0 },
         room: room.max(1),
         lists: 0,
         version: 0,
@@ -261,6 +265,17 @@ pub(crate) fn set(
     }
     header.encode(edit.write(node)?);
     Ok(())
+}
+
+/// Sets the properties of a node that was reserved or deleted. Its lists remain.
+pub(crate) fn restore(
+    edit: &mut Edit<'_>,
+    node: FatPointer,
+    new: &NodeData<'_>,
+) -> Result<(), EditError> {
+    #[cfg(feature = "mutants")]
+    faults::before_restore(edit, node)?;
+    set(edit, node, new)
 }
 
 /// Deletes a node. Its lists remain. Returns whether it existed.

@@ -8,8 +8,8 @@ use farm_core::worker::{Cont, Worker};
 use farm_graph::ids::Place;
 use farm_graph::tasks::{self, OwnedAssoc, OwnedNode};
 use farm_graph::{
-    AssocType, Assocs, AssocsCont, GraphError, GraphSpec, Node, NodeCont, NodeData, NodeType,
-    Schema, open_all,
+    Assoc, AssocType, Assocs, AssocsCont, GraphError, GraphSpec, Node, NodeCont, NodeData,
+    NodeType, Schema, open_all,
 };
 use farm_kv::TableSpec;
 use farm_testing::TestCluster;
@@ -151,6 +151,18 @@ pub(crate) fn person(data: &[u8]) -> NodeData<'_> {
         node_type: PERSON,
         version: 1,
         time: 2,
+        data,
+    }
+}
+
+/// Returns a visible association.
+pub(crate) fn assoc(id2: u64, time: u64, target: Option<FatPointer>, data: &[u8]) -> Assoc<'_> {
+    Assoc {
+        id2,
+        time,
+        version: 4,
+        visible: true,
+        target,
         data,
     }
 }

@@ -5,4 +5,5 @@ mod common;
 mod concurrent;
 mod open;
 mod ranges;
+mod several;
 mod transactions;

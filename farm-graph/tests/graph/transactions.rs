@@ -6,12 +6,14 @@ use farm_core::object::FatPointer;
 use farm_graph::ids::Place;
 use farm_graph::tasks::{self, OwnedAssoc, OwnedNode};
 use farm_graph::tx::{Deletion, Range};
-use farm_graph::{Assoc, Count, Found, GraphError, NodeData, Put, Read, Results, TimeBounds};
+use farm_graph::{Count, Found, GraphError, NodeData, Put, Read, Results, TimeBounds};
 use farm_txn::{Handle, Transaction, TxError, block_on};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use crate::common::{CHILD, FRIEND, LINK, PARENT, PERSON, PLAIN, SPOUSE, cluster, people, person};
+use crate::common::{
+    CHILD, FRIEND, LINK, PARENT, PERSON, PLAIN, SPOUSE, assoc, cluster, people, person,
+};
 
 const TYPES: [u32; 5] = [PLAIN, PARENT, CHILD, FRIEND, SPOUSE];
 
@@ -21,17 +23,6 @@ fn inverse(assoc_type: u32) -> Option<u32> {
         CHILD => Some(PARENT),
         FRIEND => Some(FRIEND),
         _ => None,
-    }
-}
-
-fn assoc(id2: u64, time: u64, target: Option<FatPointer>, data: &[u8]) -> Assoc<'_> {
-    Assoc {
-        id2,
-        time,
-        version: 4,
-        visible: true,
-        target,
-        data,
     }
 }
 

@@ -99,14 +99,22 @@ pub(super) fn make_graph(spec: &mut Spec, rng: &mut impl Rng) {
         assoc_bytes: [0, 40, 190][rng.random_range(0..3usize)],
         page_bytes: 1024,
         cached_heads: [0, 1, 64][rng.random_range(0..3usize)],
+        node_data: 5,
+        restores: 7,
     };
     if rng.random_ratio(1, 6) {
         // One long list, whose index has inner pages, and most of which is removed again.
         spec.operations *= 3;
         (spec.lock_free, spec.in_transactions) = (10, 70);
-        spec.graph.nodes = 1;
+        (spec.graph.nodes, spec.graph.restores) = (1, 0);
         spec.graph.assoc_types = 1;
         spec.graph.ids = rng.random_range(60..=200);
+    } else if rng.random_ratio(1, 5) {
+        // Data of several nodes in objects of their own, which all workers read and change: cached objects with data are
+        // freed, and their memory is used for the data of other nodes.
+        spec.graph.node_data = 40;
+        spec.graph.nodes = spec.graph.nodes.max(3);
+        spec.graph.cached_heads = [2, 64][rng.random_range(0..2usize)];
     }
 }
 

@@ -11,6 +11,8 @@ pub struct AssocKind {
     pub inverse: Option<u32>,
     /// Whether a node has at most one visible association of the type.
     pub unique: bool,
+    /// Whether associations can also be added to nodes that do not exist.
+    pub dangling: bool,
 }
 
 const fn kind(id: u32, inverse: Option<u32>, unique: bool) -> AssocKind {
@@ -18,6 +20,14 @@ const fn kind(id: u32, inverse: Option<u32>, unique: bool) -> AssocKind {
         id,
         inverse,
         unique,
+        dangling: false,
+    }
+}
+
+const fn dangling(id: u32, inverse: Option<u32>, unique: bool) -> AssocKind {
+    AssocKind {
+        dangling: true,
+        ..kind(id, inverse, unique)
     }
 }
 
@@ -25,12 +35,12 @@ const fn kind(id: u32, inverse: Option<u32>, unique: bool) -> AssocKind {
 pub const ASSOC_KINDS: [AssocKind; 16] = [
     kind(1, None, false),
     kind(2, Some(2), false),
-    kind(3, Some(4), false),
-    kind(4, Some(3), false),
+    dangling(3, Some(4), false),
+    dangling(4, Some(3), false),
     kind(5, None, true),
     kind(6, Some(6), true),
-    kind(7, None, false),
-    kind(8, None, false),
+    dangling(7, None, false),
+    dangling(8, None, true),
     kind(9, None, false),
     kind(10, None, false),
     kind(11, None, false),
@@ -70,12 +80,16 @@ pub enum GraphRequest {
     Find(u64),
     /// Adds a node: its id, and its value.
     AddNode(u64, u64),
+    /// Reserves a node, which does not exist until it is restored: its id, and the type for whose lists it has room.
+    ReserveNode(u64, u32),
     /// Reads a node.
     GetNode(u64),
     /// Replaces the value of a node.
     SetNode(u64, u64),
     /// Deletes a node. Its associations remain.
     DeleteNode(u64),
+    /// Sets the value of a node that was reserved or deleted, so that it exists.
+    RestoreNode(u64, u64),
     /// Adds or replaces an association of a node: the type, the id of the other node, the association.
     Put(u64, u32, u64, NewAssoc),
     /// Hides an association of a node: the type, the id of the other node.
@@ -91,6 +105,21 @@ pub enum GraphRequest {
     /// Returns visible associations of a node, the newest first: the type, the bounds, the number to skip, the maximum
     /// number.
     Range(u64, u32, Times, u64, u64),
+    /// Makes several reads at the same time: of nodes, counts and associations.
+    All(Vec<GraphRequest>),
+}
+
+impl GraphRequest {
+    /// Returns the node that is read, if the request reads one node.
+    pub fn node(&self) -> Option<u64> {
+        match *self {
+            GraphRequest::GetNode(id)
+            | GraphRequest::Get(id, ..)
+            | GraphRequest::Count(id, _)
+            | GraphRequest::Range(id, ..) => Some(id),
+            _ => None,
+        }
+    }
 }
 
 /// An association that was read.
@@ -113,13 +142,13 @@ pub struct SeenAssoc {
 pub enum GraphResult {
     /// Whether a node has the id.
     Found(bool),
-    /// A node was added.
+    /// A node was added or reserved.
     Added,
     /// Refused: another node has the id.
     IdTaken,
     /// The value of a node; `None` if it was deleted.
     Node(Option<u64>),
-    /// Whether an update or a deletion changed something.
+    /// Whether an update, a deletion or a restoration changed something.
     Changed(bool),
     /// A new association was added.
     PutNew,
@@ -135,6 +164,8 @@ pub enum GraphResult {
     Count(u64, u64),
     /// Associations, in the order in which they were returned.
     Assocs(Vec<SeenAssoc>),
+    /// The results of several reads, in their order.
+    All(Vec<GraphResult>),
 }
 
 /// Operations on the graph that take effect together: one operation alone, or the operations of one transaction.

@@ -1,9 +1,9 @@
 //! Operations on a graph, by all workers: alone, in transactions by continuations, and in transactions of tasks. They are
 //! recorded in the [history](crate::history::graph).
 //!
-//! Read in this order: `draw` (the choice of operations) → `running` (from the request to the record) → `calls` and
-//! `results` (the functions of the graph store) → `values` (nodes and associations that describe themselves) →
-//! `set_up`, `closing` and `audit` (the beginning and the end).
+//! Read in this order: `draw` (the choice of operations) → `running` (from the request to the record) → `calls`,
+//! `several` and `results` (the functions of the graph store) → `values` (nodes and associations that describe
+//! themselves) → `set_up`, `closing` and `audit` (the beginning and the end).
 
 mod audit;
 mod calls;
@@ -12,6 +12,7 @@ mod draw;
 mod results;
 mod running;
 mod set_up;
+mod several;
 mod state;
 mod values;
 

@@ -144,8 +144,13 @@ pub struct GraphShape {
     pub assoc_bytes: usize,
     /// Size from which a page of a list is split.
     pub page_bytes: usize,
-    /// Number of lists whose first pages a worker caches.
+    /// Number of lists and nodes whose first pages, and objects with data, a worker caches.
     pub cached_heads: usize,
+    /// Share of operations that read or write the data of nodes. Such a write writes data that is in an object of
+    /// its own.
+    pub node_data: u32,
+    /// Share of writes that delete or restore a node. If it is 0, nodes that are deleted remain so.
+    pub restores: u32,
 }
 
 impl Default for GraphShape {
@@ -158,6 +163,8 @@ impl Default for GraphShape {
             assoc_bytes: 60,
             page_bytes: 1024,
             cached_heads: 16,
+            node_data: 10,
+            restores: 7,
         }
     }
 }
@@ -221,7 +228,7 @@ impl Spec {
             name: format!("association {}", kind.id),
             inverse: kind.inverse,
             unique: kind.unique,
-            dangling: false,
+            dangling: kind.dangling,
         };
         let assocs = ASSOC_KINDS.iter().map(assoc).collect();
         GraphSpec {

@@ -55,7 +55,7 @@ impl Footprint {
     fn include(&mut self, request: &GraphRequest) {
         match *request {
             GraphRequest::Find(id) => _ = self.reads.insert(Part::Id(id)),
-            GraphRequest::AddNode(id, _) => {
+            GraphRequest::AddNode(id, _) | GraphRequest::ReserveNode(id, _) => {
                 self.writes
                     .extend([Part::Id(id), Part::Existence(id), Part::Value(id)]);
             }
@@ -64,10 +64,13 @@ impl Footprint {
                 self.reads.insert(Part::Existence(id));
                 self.writes.insert(Part::Value(id));
             }
-            GraphRequest::DeleteNode(id) => {
+            GraphRequest::DeleteNode(id) | GraphRequest::RestoreNode(id, _) => {
                 self.writes.extend([Part::Existence(id), Part::Value(id)]);
             }
-            GraphRequest::Put(id, assoc_type, id2, _) => self.put((id, assoc_type, id2), true),
+            GraphRequest::Put(id, assoc_type, id2, _) => {
+                let checked = !assoc_kind(assoc_type).dangling;
+                self.put((id, assoc_type, id2), checked);
+            }
             GraphRequest::Hide(id, assoc_type, id2) | GraphRequest::Remove(id, assoc_type, id2) => {
                 self.change((id, assoc_type, id2));
             }
@@ -82,6 +85,7 @@ impl Footprint {
             GraphRequest::Count(id, assoc_type) | GraphRequest::Range(id, assoc_type, ..) => {
                 self.reads.insert(Part::List(id, assoc_type));
             }
+            GraphRequest::All(ref reads) => reads.iter().for_each(|read| self.include(read)),
         }
     }
 

@@ -25,7 +25,7 @@ struct Stored {
 /// The contents of a graph. Copies share their lists.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Model {
-    /// The value of each node that was added; `None` if the node was deleted.
+    /// The value of each node that was added or reserved; `None` if the node does not exist.
     nodes: BTreeMap<u64, Option<u64>>,
     /// By node and type.
     lists: BTreeMap<(u64, u32), Rc<List>>,
@@ -96,28 +96,15 @@ impl Model {
     fn try_make(&mut self, request: &GraphRequest) -> Result<GraphResult, Refused> {
         Ok(match *request {
             GraphRequest::Find(id) => GraphResult::Found(self.nodes.contains_key(&id)),
-            GraphRequest::AddNode(id, _) if self.nodes.contains_key(&id) => GraphResult::IdTaken,
-            GraphRequest::AddNode(id, value) => {
-                self.set_node(id, Some(value));
-                GraphResult::Added
-            }
+            GraphRequest::AddNode(id, value) => self.add(id, Some(value))?,
+            GraphRequest::ReserveNode(id, _) => self.add(id, None)?,
             GraphRequest::GetNode(id) => GraphResult::Node(self.nodes.get(&id).copied().flatten()),
-            GraphRequest::SetNode(id, value) => {
-                let exists = self.exists(id);
-                if exists {
-                    self.set_node(id, Some(value));
-                }
-                GraphResult::Changed(exists)
-            }
-            GraphRequest::DeleteNode(id) => {
-                let exists = self.exists(id);
-                if exists {
-                    self.set_node(id, None);
-                }
-                GraphResult::Changed(exists)
-            }
+            GraphRequest::SetNode(id, value) => self.replace(id, true, Some(value)),
+            GraphRequest::DeleteNode(id) => self.replace(id, true, None),
+            GraphRequest::RestoreNode(id, value) => self.replace(id, false, Some(value)),
             GraphRequest::Put(id, assoc_type, id2, new) => {
-                self.put((id, assoc_type, id2), new, true)?
+                let checked = !assoc_kind(assoc_type).dangling;
+                self.put((id, assoc_type, id2), new, checked)?
             }
             GraphRequest::Hide(id, assoc_type, id2) => self.delete((id, assoc_type, id2), false),
             GraphRequest::Remove(id, assoc_type, id2) => self.delete((id, assoc_type, id2), true),
@@ -144,7 +131,31 @@ impl Model {
                 let page = found.into_iter().skip(offset as usize);
                 GraphResult::Assocs(page.take(limit as usize).collect())
             }
+            GraphRequest::All(ref reads) => {
+                GraphResult::All(reads.iter().map(|read| self.make(read)).collect())
+            }
         })
+    }
+
+    /// Adds a node.
+    fn add(&mut self, id: u64, value: Option<u64>) -> Result<GraphResult, Refused> {
+        if self.nodes.contains_key(&id) {
+            return Err(GraphResult::IdTaken);
+        }
+        self.set_node(id, value);
+        Ok(GraphResult::Added)
+    }
+
+    /// Sets the value of a node if it was added, and exists or not as expected.
+    fn replace(&mut self, id: u64, should_exist: bool, value: Option<u64>) -> GraphResult {
+        let changes = self
+            .nodes
+            .get(&id)
+            .is_some_and(|old| old.is_some() == should_exist);
+        if changes {
+            self.set_node(id, value);
+        }
+        GraphResult::Changed(changes)
     }
 
     fn exists(&self, id: u64) -> bool {

@@ -2,10 +2,12 @@ use super::*;
 use crate::history::graph::{GraphRequest, GraphResult, NewAssoc, SeenAssoc};
 
 const ALL: (u64, u64) = (0, u64::MAX);
-/// Types: plain, its own inverse, unique.
+/// Types: plain, its own inverse, unique, with an inverse and dangling.
 const PLAIN: u32 = 1;
 const FRIEND: u32 = 2;
 const UNIQUE: u32 = 5;
+const DANGLING: u32 = 3;
+const INVERSE_OF_DANGLING: u32 = 4;
 
 type Steps = Vec<(GraphRequest, GraphResult)>;
 
@@ -144,6 +146,56 @@ fn a_unique_type_and_deleted_nodes_refuse_associations() {
         GraphResult::NotUnique,
         GraphResult::PutUpdated
     )));
+}
+
+#[test]
+fn a_reserved_node_has_dangling_associations_and_keeps_them_when_it_is_restored() {
+    let reserve = (GraphRequest::ReserveNode(3, 1), GraphResult::Added);
+    let restore = |result| {
+        (
+            GraphRequest::RestoreNode(3, 50),
+            GraphResult::Changed(result),
+        )
+    };
+    let node = |value| (GraphRequest::GetNode(3), GraphResult::Node(value));
+    let steps = |dangling, friend, restored| {
+        vec![
+            operation(1, (3, 4), vec![reserve.clone(), node(None)]),
+            operation(1, (5, 6), vec![(put(1, DANGLING, 3, 10), dangling)]),
+            operation(1, (7, 8), vec![(put(1, FRIEND, 3, 11), friend)]),
+            operation(1, (9, 10), vec![restore(restored)]),
+            operation(1, (11, 12), vec![restore(false), node(Some(50))]),
+            operation(1, (13, 14), vec![range(3, INVERSE_OF_DANGLING, &[(1, 10)])]),
+        ]
+    };
+    use GraphResult::{NoNode, PutNew};
+    assert!(is_right(steps(PutNew, NoNode, true)));
+    assert!(!is_right(steps(NoNode, NoNode, true)));
+    assert!(!is_right(steps(PutNew, PutNew, true)));
+    assert!(!is_right(steps(PutNew, NoNode, false)));
+}
+
+#[test]
+fn several_reads_are_of_one_moment() {
+    let write = |at, value, result| operation(1, at, vec![(put(1, PLAIN, 7, value), result)]);
+    let read = |of_count: u64, value| {
+        let count = GraphRequest::Count(1, PLAIN);
+        let (request, found) = range(1, PLAIN, &[(7, value)]);
+        let results = vec![GraphResult::Count(of_count, of_count), found];
+        let all = GraphRequest::All(vec![count, request]);
+        operation(2, (4, 8), vec![(all, GraphResult::All(results))])
+    };
+    let all = |read| {
+        let first = write((3, 5), 10, GraphResult::PutNew);
+        is_right(vec![
+            first,
+            write((6, 7), 20, GraphResult::PutUpdated),
+            read,
+        ])
+    };
+    assert!(all(read(1, 10)));
+    assert!(all(read(1, 20)));
+    assert!(!all(read(0, 10)));
 }
 
 #[test]

@@ -5,21 +5,20 @@ use farm_core::object::{FatPointer, Incarnation};
 use farm_core::worker::{Cont, Worker};
 use farm_graph::ids::{self, Place};
 use farm_graph::tasks::{self, OwnedAssoc, OwnedNode};
-use farm_graph::tx::{Deletion, Range};
+use farm_graph::tx::Deletion;
 use farm_graph::{
-    Assocs, AssocsCont, Count, GraphError, NewNode, Node, NodeCont, Put, TimeBounds, ops,
-    tx as in_tx,
+    Assocs, AssocsCont, Count, GraphError, NewNode, Node, NodeCont, Put, ops, tx as in_tx,
 };
 use farm_txn::{Handle, Transaction, TxError, TxHandle};
 
-use super::results;
+use super::results::{self, step};
+use super::several::{self, bounds, range};
 use super::state::{Got, NOW, graph_work};
 use super::values::{assoc_of, node_of};
-use crate::history::graph::{GraphRequest, Times};
+use crate::history::graph::GraphRequest;
 use crate::workload::state::work;
 
 /// What a call needs besides its request.
-#[derive(Clone, Copy)]
 pub(super) struct Targets {
     /// The node.
     node: FatPointer,
@@ -27,6 +26,8 @@ pub(super) struct Targets {
     other: Option<FatPointer>,
     /// Maximum number of bytes of data of an association.
     most: usize,
+    /// The nodes of several reads.
+    each: Vec<FatPointer>,
 }
 
 /// Returns what the call of a request needs; `None` if the client does not know its node.
@@ -44,13 +45,17 @@ pub(super) fn targets(
         known.copied()
     };
     let nowhere = FatPointer::new(Address::NULL, Incarnation(0));
+    let near = |number: u64| {
+        let choices = state.nodes.len() + 1;
+        state.nodes.values().nth(number as usize % choices).copied()
+    };
+    let mut each = Vec::new();
     let (node, other) = match *request {
-        GraphRequest::Find(_) | GraphRequest::AddNode(0, _) => (nowhere, None),
-        GraphRequest::AddNode(_, value) => {
-            let known: Vec<_> = state.nodes.values().copied().collect();
-            let near = known.get(value as usize % (known.len() + 1));
-            (nowhere, near.copied())
+        GraphRequest::Find(_) | GraphRequest::AddNode(0, _) | GraphRequest::ReserveNode(0, _) => {
+            (nowhere, None)
         }
+        GraphRequest::AddNode(_, value) => (nowhere, near(value)),
+        GraphRequest::ReserveNode(id, node_type) => (nowhere, near(id + u64::from(node_type))),
         GraphRequest::Put(id, _, id2, new) => match new.target {
             true => (find(id)?, Some(find(id2)?)),
             false => (find(id)?, None),
@@ -58,14 +63,26 @@ pub(super) fn targets(
         GraphRequest::GetNode(id)
         | GraphRequest::SetNode(id, _)
         | GraphRequest::DeleteNode(id)
+        | GraphRequest::RestoreNode(id, _)
         | GraphRequest::Hide(id, ..)
         | GraphRequest::Remove(id, ..)
         | GraphRequest::ChangeType(id, ..)
         | GraphRequest::Get(id, ..)
         | GraphRequest::Count(id, _)
         | GraphRequest::Range(id, ..) => (find(id)?, None),
+        GraphRequest::All(ref reads) => {
+            for read in reads {
+                each.push(find(read.node()?)?);
+            }
+            (nowhere, None)
+        }
     };
-    Some(Targets { node, other, most })
+    Some(Targets {
+        node,
+        other,
+        most,
+        each,
+    })
 }
 
 fn place(id: u64, near: Option<FatPointer>) -> Place {
@@ -75,10 +92,6 @@ fn place(id: u64, near: Option<FatPointer>) -> Place {
     }
 }
 
-fn bounds((min, max): Times) -> TimeBounds {
-    TimeBounds { min, max }
-}
-
 fn deletion(request: &GraphRequest) -> Deletion {
     match request {
         GraphRequest::Hide(..) => Deletion::Hide,
@@ -86,17 +99,11 @@ fn deletion(request: &GraphRequest) -> Deletion {
     }
 }
 
-fn range(bounds: Times, offset: u64, limit: u64) -> Range {
-    Range {
-        bounds: self::bounds(bounds),
-        offset,
-        limit,
-    }
-}
-
 /// Makes a request alone.
 pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, targets: Targets) {
-    let Targets { node, other, most } = targets;
+    let Targets {
+        node, other, most, ..
+    } = targets;
     match *request {
         GraphRequest::Find(id) => ids::find(worker, id, Cont::new(found, client)),
         GraphRequest::AddNode(id, value) => {
@@ -104,25 +111,25 @@ pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, 
             let cont = Cont::new(added, client);
             ops::obj_add(worker, place(id, other), new.properties(), cont);
         }
-        GraphRequest::GetNode(_) => ops::obj_get(worker, node, NodeCont::new(got_node, client)),
-        GraphRequest::SetNode(_, value) => {
-            let new = node_of(value);
-            ops::obj_update(worker, node, new.properties(), Cont::new(changed, client));
+        GraphRequest::ReserveNode(id, node_type) => {
+            ops::obj_reserve(
+                worker,
+                place(id, other),
+                node_type,
+                Cont::new(added, client),
+            );
         }
-        GraphRequest::DeleteNode(_) => ops::obj_delete(worker, node, Cont::new(changed, client)),
+        GraphRequest::GetNode(_) => ops::obj_get(worker, node, NodeCont::new(got_node, client)),
+        GraphRequest::SetNode(..)
+        | GraphRequest::DeleteNode(_)
+        | GraphRequest::RestoreNode(..)
+        | GraphRequest::Hide(..)
+        | GraphRequest::Remove(..)
+        | GraphRequest::ChangeType(..) => change_alone(worker, client, request, node),
         GraphRequest::Put(_, assoc_type, id2, new) => {
             let assoc = assoc_of(new, id2, other, most);
             let cont = Cont::new(put, client);
             ops::assoc_add(worker, node, assoc_type, assoc.as_assoc(), NOW, cont);
-        }
-        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
-            let which = (assoc_type, id2);
-            let cont = Cont::new(changed, client);
-            ops::assoc_delete(worker, node, which, deletion(request), NOW, cont);
-        }
-        GraphRequest::ChangeType(_, from, to, id2) => {
-            let cont = Cont::new(changed, client);
-            ops::assoc_change_type(worker, node, (from, to), id2, NOW, cont);
         }
         GraphRequest::Get(_, assoc_type, ref ids, times) => {
             let cont = AssocsCont::new(got_assocs, client);
@@ -136,6 +143,31 @@ pub(super) fn alone(worker: &mut Worker, client: usize, request: &GraphRequest, 
             let cont = AssocsCont::new(got_assocs, client);
             ops::assoc_range(worker, node, assoc_type, range, cont);
         }
+        GraphRequest::All(_) => unreachable!("several reads are a step of a transaction"),
+    }
+}
+
+/// Makes alone a request that changes or deletes something if it exists.
+fn change_alone(worker: &mut Worker, client: usize, request: &GraphRequest, node: FatPointer) {
+    let cont = Cont::new(changed, client);
+    match *request {
+        GraphRequest::SetNode(_, value) => {
+            let new = node_of(value);
+            ops::obj_update(worker, node, new.properties(), cont);
+        }
+        GraphRequest::DeleteNode(_) => ops::obj_delete(worker, node, cont),
+        GraphRequest::RestoreNode(_, value) => {
+            let new = node_of(value);
+            ops::obj_restore(worker, node, new.properties(), cont);
+        }
+        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            ops::assoc_delete(worker, node, which, deletion(request), NOW, cont);
+        }
+        GraphRequest::ChangeType(_, from, to, id2) => {
+            ops::assoc_change_type(worker, node, (from, to), id2, NOW, cont);
+        }
+        ref other => unreachable!("{other:?} adds or reads something"),
     }
 }
 
@@ -147,7 +179,12 @@ pub(super) fn in_transaction(
     request: &GraphRequest,
     targets: Targets,
 ) {
-    let Targets { node, other, most } = targets;
+    let Targets {
+        node,
+        other,
+        most,
+        each,
+    } = targets;
     match *request {
         GraphRequest::Find(id) => in_tx::obj_find(worker, tx, id, Cont::new(found, client)),
         GraphRequest::AddNode(id, value) => {
@@ -155,30 +192,23 @@ pub(super) fn in_transaction(
             let cont = Cont::new(added, client);
             in_tx::obj_add(worker, tx, place(id, other), new.properties(), cont);
         }
+        GraphRequest::ReserveNode(id, node_type) => {
+            let cont = Cont::new(added, client);
+            in_tx::obj_reserve(worker, tx, place(id, other), node_type, cont);
+        }
         GraphRequest::GetNode(_) => {
             in_tx::obj_get(worker, tx, node, NodeCont::new(got_node, client))
         }
-        GraphRequest::SetNode(_, value) => {
-            let new = node_of(value);
-            let cont = Cont::new(changed, client);
-            in_tx::obj_update(worker, tx, node, new.properties(), cont);
-        }
-        GraphRequest::DeleteNode(_) => {
-            in_tx::obj_delete(worker, tx, node, Cont::new(changed, client))
-        }
+        GraphRequest::SetNode(..)
+        | GraphRequest::DeleteNode(_)
+        | GraphRequest::RestoreNode(..)
+        | GraphRequest::Hide(..)
+        | GraphRequest::Remove(..)
+        | GraphRequest::ChangeType(..) => change_in_transaction(worker, tx, client, request, node),
         GraphRequest::Put(_, assoc_type, id2, new) => {
             let assoc = assoc_of(new, id2, other, most);
             let cont = Cont::new(put, client);
             in_tx::assoc_add(worker, tx, node, assoc_type, assoc.as_assoc(), NOW, cont);
-        }
-        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
-            let which = (assoc_type, id2);
-            let cont = Cont::new(changed, client);
-            in_tx::assoc_delete(worker, tx, node, which, deletion(request), NOW, cont);
-        }
-        GraphRequest::ChangeType(_, from, to, id2) => {
-            let cont = Cont::new(changed, client);
-            in_tx::assoc_change_type(worker, tx, node, (from, to), id2, NOW, cont);
         }
         GraphRequest::Get(_, assoc_type, ref ids, times) => {
             let cont = AssocsCont::new(got_assocs, client);
@@ -192,13 +222,38 @@ pub(super) fn in_transaction(
             let cont = AssocsCont::new(got_assocs, client);
             in_tx::assoc_range(worker, tx, node, assoc_type, range, cont);
         }
+        GraphRequest::All(ref reads) => several::in_transaction(worker, tx, client, reads, &each),
     }
 }
 
-/// Passes the result of a step on.
-fn step(worker: &mut Worker, client: usize, got: Got) {
-    let stepped = graph_work(worker).stepped;
-    stepped(worker, client, got);
+/// Makes in a transaction a request that changes or deletes something if it exists.
+fn change_in_transaction(
+    worker: &mut Worker,
+    tx: TxHandle,
+    client: usize,
+    request: &GraphRequest,
+    node: FatPointer,
+) {
+    let cont = Cont::new(changed, client);
+    match *request {
+        GraphRequest::SetNode(_, value) => {
+            let new = node_of(value);
+            in_tx::obj_update(worker, tx, node, new.properties(), cont);
+        }
+        GraphRequest::DeleteNode(_) => in_tx::obj_delete(worker, tx, node, cont),
+        GraphRequest::RestoreNode(_, value) => {
+            let new = node_of(value);
+            in_tx::obj_restore(worker, tx, node, new.properties(), cont);
+        }
+        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            in_tx::assoc_delete(worker, tx, node, which, deletion(request), NOW, cont);
+        }
+        GraphRequest::ChangeType(_, from, to, id2) => {
+            in_tx::assoc_change_type(worker, tx, node, (from, to), id2, NOW, cont);
+        }
+        ref other => unreachable!("{other:?} adds or reads something"),
+    }
 }
 
 fn found(worker: &mut Worker, client: usize, result: Result<Option<FatPointer>, GraphError>) {
@@ -243,7 +298,12 @@ pub(super) async fn in_task(
     request: &GraphRequest,
     targets: Targets,
 ) -> Result<Got, TxError> {
-    let Targets { node, other, most } = targets;
+    let Targets {
+        node,
+        other,
+        most,
+        each,
+    } = targets;
     let got = match *request {
         GraphRequest::Find(id) => {
             let result = of_task(tasks::obj_find(tx, id).await)?;
@@ -257,33 +317,29 @@ pub(super) async fn in_task(
             farm.with_worker(move |worker| results::added(worker, client, result))
                 .await?
         }
+        GraphRequest::ReserveNode(id, node_type) => {
+            let result = tasks::obj_reserve(tx, place(id, other), node_type).await;
+            let result = of_task(result)?;
+            farm.with_worker(move |worker| results::added(worker, client, result))
+                .await?
+        }
         GraphRequest::GetNode(_) => {
             let result = of_task(tasks::obj_get(tx, node).await)?;
             farm.with_worker(move |worker| results::node(worker, client, result))
                 .await?
         }
-        GraphRequest::SetNode(_, value) => {
-            let new = node_of(value);
-            results::changed(of_task(
-                tasks::obj_update(tx, node, new.properties()).await,
-            )?)
-        }
-        GraphRequest::DeleteNode(_) => {
-            results::changed(of_task(tasks::obj_delete(tx, node).await)?)
+        GraphRequest::SetNode(..)
+        | GraphRequest::DeleteNode(_)
+        | GraphRequest::RestoreNode(..)
+        | GraphRequest::Hide(..)
+        | GraphRequest::Remove(..)
+        | GraphRequest::ChangeType(..) => {
+            results::changed(of_task(change_in_task(tx, request, node).await)?)
         }
         GraphRequest::Put(_, assoc_type, id2, new) => {
             let assoc = assoc_of(new, id2, other, most);
             let put = tasks::assoc_add(tx, node, assoc_type, assoc.as_assoc(), NOW);
             results::put(of_task(put.await)?)
-        }
-        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
-            let which = (assoc_type, id2);
-            let deleted = tasks::assoc_delete(tx, node, which, deletion(request), NOW);
-            results::changed(of_task(deleted.await)?)
-        }
-        GraphRequest::ChangeType(_, from, to, id2) => {
-            let changed = tasks::assoc_change_type(tx, node, (from, to), id2, NOW);
-            results::changed(of_task(changed.await)?)
         }
         GraphRequest::Get(_, assoc_type, ref ids, times) => {
             let found = tasks::assoc_get(tx, node, assoc_type, ids, bounds(times)).await;
@@ -300,8 +356,38 @@ pub(super) async fn in_task(
             farm.with_worker(move |worker| results::assocs(worker, found))
                 .await?
         }
+        GraphRequest::All(ref reads) => {
+            let found = of_task(several::in_task(tx, reads, &each).await)?;
+            farm.with_worker(move |worker| results::all(worker, client, found))
+                .await?
+        }
     };
     Ok(got)
+}
+
+/// Makes in the transaction of a task a request that changes or deletes something if it exists.
+async fn change_in_task(
+    tx: &mut Transaction,
+    request: &GraphRequest,
+    node: FatPointer,
+) -> Result<bool, TxError> {
+    match *request {
+        GraphRequest::SetNode(_, value) => {
+            tasks::obj_update(tx, node, node_of(value).properties()).await
+        }
+        GraphRequest::DeleteNode(_) => tasks::obj_delete(tx, node).await,
+        GraphRequest::RestoreNode(_, value) => {
+            tasks::obj_restore(tx, node, node_of(value).properties()).await
+        }
+        GraphRequest::Hide(_, assoc_type, id2) | GraphRequest::Remove(_, assoc_type, id2) => {
+            let which = (assoc_type, id2);
+            tasks::assoc_delete(tx, node, which, deletion(request), NOW).await
+        }
+        GraphRequest::ChangeType(_, from, to, id2) => {
+            tasks::assoc_change_type(tx, node, (from, to), id2, NOW).await
+        }
+        ref other => unreachable!("{other:?} adds or reads something"),
+    }
 }
 
 /// Returns the result of an operation in a task; an error if the worker has stopped.

@@ -6,6 +6,7 @@ use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::state::{Via, graph_work};
+use super::values::{NODE_TYPES, SPILLED};
 use crate::history::graph::{GraphRequest, NewAssoc, Times, assoc_kind};
 use crate::workload::spec::{GraphShape, Spec};
 use crate::workload::state::work;
@@ -14,8 +15,10 @@ use crate::workload::state::work;
 const TIMES: u64 = 16;
 /// Maximum number of operations of a transaction.
 const MOST_STEPS: usize = 5;
+/// Maximum number of reads that a transaction makes at the same time.
+const MOST_AT_ONCE: usize = 4;
 /// Number of operations of a client after which lists begin to grow or to shrink.
-const PHASE: u64 = 12;
+const PHASE: u64 = 10;
 /// Low bits of a value, which number the operations of one client.
 const STEP_BITS: u32 = 8;
 
@@ -47,7 +50,7 @@ pub(super) fn draw(worker: &mut Worker, client: usize) -> (Via, Vec<GraphRequest
         return (Via::Alone, vec![draw.request()]);
     }
     let steps = draw.rng.random_range(1..=MOST_STEPS);
-    let mut steps: Vec<_> = (0..steps).map(|_| draw.request()).collect();
+    let mut steps: Vec<_> = (0..steps).map(|_| draw.step()).collect();
     if draw.rng.random_ratio(1, 8) {
         steps.extend(draw.new_neighbour());
     }
@@ -105,27 +108,63 @@ impl Draw<'_> {
         self.rng.random_range(1..=most)
     }
 
+    /// Returns the value of a node.
+    fn node_value(&mut self) -> u64 {
+        let spilled = self.percent(self.shape().node_data);
+        self.value() | if spilled { SPILLED } else { 0 }
+    }
+
+    /// Returns a step of a transaction.
+    fn step(&mut self) -> GraphRequest {
+        if !self.rng.random_ratio(1, 6) {
+            return self.request();
+        }
+        let reads = self.rng.random_range(1..=MOST_AT_ONCE);
+        GraphRequest::All((0..reads).map(|_| self.read_node()).collect())
+    }
+
     fn request(&mut self) -> GraphRequest {
         if self.percent(self.spec.lock_free) {
-            return self.read();
+            return match self.rng.random_ratio(1, 10) {
+                true => GraphRequest::Find(self.spare()),
+                false => self.read_node(),
+            };
         }
         let node = self.node();
+        if self.percent(self.shape().node_data) {
+            return GraphRequest::SetNode(node, self.value() | SPILLED);
+        }
+        if self.percent(self.shape().restores) {
+            return match self.rng.random_bool(0.4) {
+                true => GraphRequest::DeleteNode(node),
+                false => GraphRequest::RestoreNode(node, self.node_value()),
+            };
+        }
         match self.rng.random_range(0..100) {
-            0..3 => GraphRequest::AddNode(self.spare(), self.value()),
-            3 => GraphRequest::AddNode(0, self.value()),
-            4 => GraphRequest::DeleteNode(node),
-            5..15 => GraphRequest::SetNode(node, self.value()),
+            0..3 => GraphRequest::AddNode(self.spare(), self.node_value()),
+            3 => GraphRequest::AddNode(0, self.node_value()),
+            4..7 => GraphRequest::ReserveNode(self.spare(), self.node_type()),
+            7 => GraphRequest::ReserveNode(0, self.node_type()),
+            8 => GraphRequest::DeleteNode(node),
+            9..15 => GraphRequest::SetNode(node, self.node_value()),
             drawn => self.change(node, drawn - 15),
         }
     }
 
-    fn read(&mut self) -> GraphRequest {
+    fn node_type(&mut self) -> u32 {
+        self.rng.random_range(1..=NODE_TYPES) as u32
+    }
+
+    /// Returns a read of a node or of its associations.
+    fn read_node(&mut self) -> GraphRequest {
         let (node, assoc_type) = (self.node(), self.assoc_type());
-        match self.rng.random_range(0..10) {
-            0 => GraphRequest::Find(self.spare()),
-            1 => GraphRequest::GetNode(node),
-            2 | 3 => GraphRequest::Count(node, assoc_type),
-            4..7 => {
+        if self.percent(self.shape().node_data) {
+            return GraphRequest::GetNode(node);
+        }
+        match self.rng.random_range(0..16) {
+            0 => GraphRequest::GetNode(node),
+            1..4 => GraphRequest::Count(node, assoc_type),
+            4..10 => {
                 let ids = self.rng.random_range(1..=6);
                 let ids = (0..ids).map(|_| self.other(assoc_type)).collect();
                 GraphRequest::Get(node, assoc_type, ids, self.times())
@@ -178,10 +217,13 @@ impl Draw<'_> {
         GraphRequest::Put(node, assoc_type, other, new)
     }
 
-    /// Returns operations that add a node and an association to it.
+    /// Returns operations that add or reserve a node, and add an association to it.
     fn new_neighbour(&mut self) -> [GraphRequest; 2] {
         let (node, assoc_type, id) = (self.node(), self.assoc_type(), self.spare());
-        let add = GraphRequest::AddNode(id, self.value());
+        let add = match self.rng.random_bool(0.5) {
+            true => GraphRequest::AddNode(id, self.node_value()),
+            false => GraphRequest::ReserveNode(id, self.node_type()),
+        };
         let new = NewAssoc {
             time: self.rng.random_range(0..TIMES),
             value: self.value(),

@@ -3,11 +3,36 @@
 use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
 use farm_graph::tasks::{OwnedAssoc, OwnedNode};
-use farm_graph::{Count, GraphError, NewNode, Put};
+use farm_graph::{Count, Found, GraphError, NewNode, Put};
 
 use super::state::{Failure, Got, NOW, Pending, graph_work, refusal};
 use super::values::{seen, value_of};
 use crate::history::graph::{GraphRequest, GraphResult};
+
+/// A copy of the result of a read.
+pub(super) enum OwnedFound {
+    Node(Option<OwnedNode>),
+    Count(Count),
+    Assocs(Vec<OwnedAssoc>),
+}
+
+impl From<Found<'_>> for OwnedFound {
+    fn from(found: Found<'_>) -> Self {
+        match found {
+            Found::Node(node) => OwnedFound::Node(node.map(OwnedNode::from)),
+            Found::Count(count) => OwnedFound::Count(count),
+            Found::Assocs(found) => {
+                OwnedFound::Assocs(found.iter().map(OwnedAssoc::from).collect())
+            }
+        }
+    }
+}
+
+/// Passes the result of a step on.
+pub(super) fn step(worker: &mut Worker, client: usize, got: Got) {
+    let stepped = graph_work(worker).stepped;
+    stepped(worker, client, got);
+}
 
 /// Returns the operations of a client.
 pub(super) fn pending(worker: &mut Worker, client: usize) -> Option<&mut Pending> {
@@ -47,7 +72,8 @@ pub(super) fn added(
         Err(error) => return refusal(error),
     };
     if let Some(pending) = pending(worker, client)
-        && let Some(GraphRequest::AddNode(id, _)) = request(pending)
+        && let Some(GraphRequest::AddNode(id, _) | GraphRequest::ReserveNode(id, _)) =
+            request(pending)
     {
         if *id == 0 {
             *id = added.id;
@@ -66,19 +92,44 @@ pub(super) fn node(
     client: usize,
     result: Result<Option<OwnedNode>, GraphError>,
 ) -> Got {
-    let Some(node) = (match result {
-        Ok(node) => node,
+    let id = pending(worker, client)
+        .and_then(request)
+        .and_then(|it| it.node());
+    result.map_or_else(refusal, |node| node_with(id, node))
+}
+
+/// Returns the result of reading the node with this id.
+fn node_with(id: Option<u64>, node: Option<OwnedNode>) -> Got {
+    let value = node.map(|node| value_of(id.unwrap_or(node.id), &node));
+    let value = value.transpose().map_err(Failure::Wrong)?;
+    Ok(GraphResult::Node(value))
+}
+
+/// Returns the results of several reads.
+pub(super) fn all(
+    worker: &mut Worker,
+    client: usize,
+    result: Result<Vec<OwnedFound>, GraphError>,
+) -> Got {
+    let found = match result {
+        Ok(found) => found,
         Err(error) => return refusal(error),
-    }) else {
-        return Ok(GraphResult::Node(None));
     };
-    let id = pending(worker, client).and_then(request);
-    let id = match id {
-        Some(GraphRequest::GetNode(id)) => *id,
-        _ => node.id,
+    let reads = match pending(worker, client).and_then(request) {
+        Some(GraphRequest::All(reads)) => reads.clone(),
+        _ => Vec::new(),
     };
-    let value = value_of(id, &node).map_err(Failure::Wrong)?;
-    Ok(GraphResult::Node(Some(value)))
+    if reads.len() != found.len() {
+        let why = format!("{} reads had {} results", reads.len(), found.len());
+        return Err(Failure::Wrong(why));
+    }
+    let results = reads.iter().zip(found).map(|(read, found)| match found {
+        OwnedFound::Node(node) => node_with(read.node(), node),
+        OwnedFound::Count(found) => count(Ok(found)),
+        OwnedFound::Assocs(found) => assocs(worker, Ok(found)),
+    });
+    let results: Result<Vec<_>, Failure> = results.collect();
+    results.map(GraphResult::All)
 }
 
 pub(super) fn assocs(worker: &mut Worker, result: Result<Vec<OwnedAssoc>, GraphError>) -> Got {

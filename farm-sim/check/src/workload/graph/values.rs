@@ -8,14 +8,20 @@ use crate::history::graph::{NewAssoc, SeenAssoc};
 
 /// Bytes of the number at the beginning of data.
 const NUMBER_BYTES: usize = 8;
-/// Length from which data of a node is certainly not stored in the node.
+/// Length from which data is never stored in the node, even if the node is created with it.
 const LONG_BYTES: u64 = 1025;
 /// Maximum number of bytes by which long data exceeds [`LONG_BYTES`].
 const MORE_BYTES: u64 = 900;
+/// Length from which data has no room in a node that was created with other data.
+const SPILLED_BYTES: u64 = 400;
+/// Number of lengths of such data. They are few, so that the memory of freed data is soon used for other data.
+const SPILLED_LENGTHS: u64 = 100;
 /// Maximum number of bytes of other data of a node.
 const SHORT_BYTES: u64 = 200;
 /// Number of types of nodes.
-const NODE_TYPES: u64 = 2;
+pub(super) const NODE_TYPES: u64 = 2;
+/// The bit of values whose data has [`SPILLED_BYTES`] bytes or a few more. Of the other values, one in four has long data.
+pub(super) const SPILLED: u64 = 1 << 63;
 
 fn mixed(number: u64) -> u64 {
     let mixed = (number ^ number >> 31).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -33,6 +39,7 @@ fn data(number: u64, bytes: u64) -> Vec<u8> {
 fn node_bytes(value: u64) -> Vec<u8> {
     let drawn = mixed(value);
     let bytes = match drawn % 4 {
+        _ if value & SPILLED != 0 => SPILLED_BYTES + (drawn >> 8) % SPILLED_LENGTHS,
         0 => LONG_BYTES + (drawn >> 8) % MORE_BYTES,
         _ => (drawn >> 8) % SHORT_BYTES,
     };
