@@ -32,13 +32,16 @@ struct Entry {
 /// Entries of a set.
 const WAYS: usize = 4;
 
-type Set = [Option<Entry>; WAYS];
+/// Bits of the hashes of the parts in a set, which are never 0; 0 for an empty entry. They are apart from the entries, so that
+/// a part that is not in the cache costs one access to memory, and one that is costs two.
+type Tags = [u16; WAYS];
 
 /// The parts that are read often. The number of entries is fixed. Each part belongs to one set of them. A new part
 /// replaces the last one of its set; a part that is found moves one place to the front, so that parts that are read
 /// rarely do not replace those that are read often.
 pub(crate) struct Heads {
-    sets: Vec<Set>,
+    tags: Vec<Tags>,
+    entries: Vec<[Option<Entry>; WAYS]>,
     pub(crate) counters: HeadCounters,
 }
 
@@ -50,7 +53,8 @@ impl Heads {
             some => some.div_ceil(WAYS).next_power_of_two(),
         };
         Self {
-            sets: vec![[None; WAYS]; sets],
+            tags: vec![[0; WAYS]; sets],
+            entries: vec![[None; WAYS]; sets],
             counters: HeadCounters::default(),
         }
     }
@@ -58,32 +62,40 @@ impl Heads {
     /// Returns the object of a part, as far as is known. The object may have been freed since.
     #[inline]
     pub(crate) fn get(&mut self, node: FatPointer, part: Part) -> Option<FatPointer> {
-        let set = self.set(node, part)?;
-        let at = find(set, node, part)?;
-        let found = set[at]?.object;
-        set.swap(at, at.saturating_sub(1));
+        let (set, tag) = self.place(node, part);
+        let at = self.find((set, tag), node, part)?;
+        let found = self.entries[set][at]?.object;
+        if at > 0 {
+            self.tags[set].swap(at, at - 1);
+            self.entries[set].swap(at, at - 1);
+        }
         Some(found)
     }
 
     pub(crate) fn put(&mut self, node: FatPointer, part: Part, object: FatPointer) {
-        let Some(set) = self.set(node, part) else {
+        let (set, tag) = self.place(node, part);
+        let Some(tags) = self.tags.get(set) else {
             return;
         };
-        let at = find(set, node, part).or_else(|| set.iter().position(Option::is_none));
-        set[at.unwrap_or(WAYS - 1)] = Some(Entry { node, part, object });
+        let empty = tags.iter().position(|tag| *tag == 0);
+        let at = self.find((set, tag), node, part).or(empty);
+        let at = at.unwrap_or(WAYS - 1);
+        self.tags[set][at] = tag;
+        self.entries[set][at] = Some(Entry { node, part, object });
     }
 
     /// Forgets the object of a part, if it is known.
     pub(crate) fn forget(&mut self, node: FatPointer, part: Part) {
-        if let Some(set) = self.set(node, part)
-            && let Some(at) = find(set, node, part)
-        {
-            set[at] = None;
+        let (set, tag) = self.place(node, part);
+        if let Some(at) = self.find((set, tag), node, part) {
+            self.tags[set][at] = 0;
+            self.entries[set][at] = None;
         }
     }
 
+    /// Returns the number of the set of a part, and its tag.
     #[inline]
-    fn set(&mut self, node: FatPointer, part: Part) -> Option<&mut Set> {
+    fn place(&self, node: FatPointer, part: Part) -> (usize, u16) {
         let part = match part {
             Part::Data => 1 << 32,
             Part::List(assoc_type) => u64::from(assoc_type),
@@ -92,17 +104,19 @@ impl Heads {
         let mut mixed = node.address.to_bits() ^ part << 24;
         mixed = (mixed ^ mixed >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
         mixed = (mixed ^ mixed >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-        let at = (mixed >> 32) as usize & self.sets.len().wrapping_sub(1);
-        self.sets.get_mut(at)
+        let set = (mixed >> 32) as usize & self.tags.len().wrapping_sub(1);
+        (set, mixed as u16 | 1)
     }
-}
 
-/// Returns the place of a part in its set.
-#[inline]
-fn find(set: &Set, node: FatPointer, part: Part) -> Option<usize> {
-    let is_wanted = |entry: &Entry| entry.node == node && entry.part == part;
-    set.iter()
-        .position(|entry| entry.as_ref().is_some_and(is_wanted))
+    /// Returns the place of a part in its set.
+    #[inline]
+    fn find(&self, (set, tag): (usize, u16), node: FatPointer, part: Part) -> Option<usize> {
+        let tags = self.tags.get(set)?;
+        (0..WAYS).find(|&at| {
+            let is_wanted = |entry: &Entry| entry.node == node && entry.part == part;
+            tags[at] == tag && self.entries[set][at].as_ref().is_some_and(is_wanted)
+        })
+    }
 }
 
 #[cfg(test)]
@@ -116,8 +130,8 @@ mod tests {
     #[test]
     fn the_cache_returns_what_was_put_last() {
         let mut heads = Heads::new(5);
-        assert_eq!(heads.sets.len(), 2);
-        assert_eq!(size_of::<Set>(), WAYS * 40);
+        assert_eq!((heads.tags.len(), heads.entries.len()), (2, 2));
+        assert_eq!(size_of::<Option<Entry>>() + size_of::<u16>(), 42);
         for at in 0..100 {
             heads.put(node(at), Part::List(1), node(at + 1000));
             assert_eq!(heads.get(node(at), Part::List(1)), Some(node(at + 1000)));
