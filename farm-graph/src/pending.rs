@@ -127,7 +127,7 @@ pub(crate) struct Solo {
     pub(crate) cont: AnyCont,
 }
 
-/// Maximum number of reads that a worker makes in transactions at a time. A quarter of the default of
+/// Maximum number of reads that a worker makes in transactions at a time, and at most a quarter of
 /// `transactions.concurrency`: reads of long lists take much longer than other transactions, which would wait for them.
 pub const MAX_READS: usize = 16;
 

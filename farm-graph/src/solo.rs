@@ -17,11 +17,13 @@ pub(crate) fn begin(worker: &mut Worker, node: FatPointer, body: Vec<u8>, cont: 
     run(worker, key);
 }
 
-/// As [`begin`], for a read. At most [`MAX_READS`] run at a time.
+/// As [`begin`], for a read, of which only some run at a time.
 pub(crate) fn begin_read(worker: &mut Worker, node: FatPointer, body: Vec<u8>, cont: AnyCont) {
     let key = insert(worker, true, node, body, cont);
+    let concurrency = worker.transactions_config().concurrency as usize;
+    let most = (concurrency / 4).clamp(1, MAX_READS);
     let reads = &mut graph(worker).solo_reads;
-    if reads.running == MAX_READS {
+    if reads.running >= most {
         return reads.waiting.push_back(key);
     }
     reads.running += 1;

@@ -35,7 +35,25 @@ use crate::taobench::stream::{Read, Write};
 pub use threads::Extent;
 
 /// Whether this crate was built with the engines.
-pub const AVAILABLE: bool = cfg!(feature = "engines");
+const AVAILABLE: bool = cfg!(feature = "engines");
+
+/// Checks that an engine can be started.
+///
+/// # Errors
+/// If this crate was built without the engines, or the programs of a server are not installed.
+pub fn check(engine: Engine) -> anyhow::Result<()> {
+    if !AVAILABLE {
+        anyhow::bail!(
+            "this program was built without the other engines; build it by ./x engines, or by cargo build --release \
+             --package farm-command --features engines"
+        );
+    }
+    #[cfg(feature = "engines")]
+    if engine == Engine::Postgres {
+        postgres::check()?;
+    }
+    Ok(())
+}
 
 /// Starts an engine with an empty store in a directory, and lays out the tables of LinkBench.
 fn link_store(engine: Engine, dir: &Path) -> anyhow::Result<Box<dyn LinkStore>> {

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use farm_graph::tx::Range;
 use farm_graph::{Assoc, NodeData};
@@ -83,8 +84,11 @@ impl Sqlite {
         // Otherwise a statement with a range is planned again whenever its bounds change.
         connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
         connection.set_prepared_statement_cache_capacity(64);
-        connection.busy_handler(Some(|_| {
-            thread::yield_now();
+        connection.busy_handler(Some(|tries| {
+            match tries {
+                0..100 => thread::yield_now(),
+                _ => thread::sleep(Duration::from_micros(50)),
+            }
             true
         }))?;
         Ok(connection)
@@ -287,16 +291,16 @@ impl LinkOps for Client {
         };
         let mut link = link_of(row)?;
         let data = link.data.to_vec();
-        (link.data, link.time) = (&data, now);
+        link.data = &data;
+        let mut remove =
+            tx.prepare_cached("DELETE FROM link WHERE id1 = ? AND link_type = ? AND id2 = ?")?;
+        remove.execute(params![list.0, list.1, id2])?;
+        count(&tx, list, -1, now)?;
         let to = (list.0, to);
         if visible(&tx, to, id2)? != Some(true) {
             count(&tx, to, 1, now)?;
         }
         put_link(&tx, to, &link)?;
-        let mut remove =
-            tx.prepare_cached("DELETE FROM link WHERE id1 = ? AND link_type = ? AND id2 = ?")?;
-        remove.execute(params![list.0, list.1, id2])?;
-        count(&tx, list, -1, now)?;
         drop(rows);
         drop((get, remove));
         tx.commit()?;

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::anyhow;
 use farm_core::time::Nanos;
 
-use crate::closed_loop::Ran;
+use crate::closed_loop::{Ran, part_of};
 use crate::counters::Counters;
 use crate::recorder::{Outcome, Recorder};
 use crate::slices::Slicer;
@@ -55,7 +55,8 @@ pub(super) fn run<C: Client>(
     thread::scope(|scope| {
         let threads: Vec<_> = clients
             .into_iter()
-            .map(|client| scope.spawn(move || run_one(client, kinds, extent)))
+            .enumerate()
+            .map(|(number, client)| scope.spawn(move || run_one(client, number, kinds, extent)))
             .collect();
         let ended = threads.into_iter().map(|thread| thread.join());
         ended
@@ -66,6 +67,7 @@ pub(super) fn run<C: Client>(
 
 fn run_one<C: Client>(
     mut client: C,
+    number: usize,
     kinds: usize,
     extent: &Extent,
 ) -> anyhow::Result<(Ran<C::Counters>, C)> {
@@ -76,7 +78,10 @@ fn run_one<C: Client>(
         client.perform(operation)?;
     }
     *client.counters() = C::Counters::default();
-    let counted = extent.operations.map(|all| all / extent.threads as u64);
+    let counted = extent.operations.map(|all| {
+        let part = part_of(all, number as u64, extent.threads as u64);
+        part.end - part.start
+    });
     let begin = Instant::now();
     let mut slicer = Slicer::new(extent.duration);
     slicer.start(Nanos(0));
@@ -153,6 +158,9 @@ mod tests {
                 100
             );
         }
+        let ran = run(vec![Counting(0), Counting(0)], 2, &extent(1)).unwrap();
+        let counts: Vec<u64> = ran.iter().map(|(ran, _)| ran.recorder.executed()).collect();
+        assert_eq!(counts.iter().sum::<u64>(), 1);
         let failed = run(vec![Counting(0), Counting(0)], 2, &extent(4000));
         assert_eq!(failed.err().unwrap().to_string(), "operation 1000 fails");
     }

@@ -44,6 +44,9 @@ pub struct Compared<R> {
     /// The results of other engines.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<Beside<R>>,
+    /// Why engines have no result.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub beside_failures: Vec<String>,
 }
 
 impl<R: Measured> Measured for Compared<R> {
@@ -114,7 +117,11 @@ impl<R: Measured> Compared<R> {
                 }
             }
         }
-        writeln!(out)
+        writeln!(
+            out,
+            "\n  Workers of farm have many requests in flight, which their latencies include; client threads of the engines \
+             have one."
+        )
     }
 }
 
@@ -153,6 +160,7 @@ mod tests {
         let mut all = Compared {
             run: Run(2e6, Some(3.5)),
             beside: Vec::new(),
+            beside_failures: Vec::new(),
         };
         assert_eq!(all.to_string(), "2000000 /s\n");
         for (engine, rate) in [(Engine::Sqlite, 5e5), (Engine::Postgres, 40_000.0)] {
@@ -174,7 +182,7 @@ mod tests {
         assert_eq!(words(1), ["ops/s", "2,000,000", "500,000", "40,000"]);
         assert_eq!(words(2), ["farm", "/", "engine", "4.00", "50.00"]);
         assert_eq!(words(3), ["GET", "p50,", "us", "3.50", "7.25", "-"]);
-        assert_eq!(lines[5], "sqlite 3.4, 2 client threads:");
-        assert_eq!(lines[6], "fsync = off");
+        assert_eq!(lines[6], "sqlite 3.4, 2 client threads:");
+        assert_eq!(lines[7], "fsync = off");
     }
 }

@@ -181,6 +181,20 @@ fn linkbench_refuses_wrong_files_and_values() {
     refused(&["--range-limit", "0"], &["--range-limit"]);
     refused(&["--range-limit", "4294967296"], &["--range-limit"]);
     refused(&["--mix", "other"], &["--mix", "linkbench, tao"]);
+    refused(
+        &["--beside", "mysql"],
+        &["mysql", "sqlite, rocksdb, postgres"],
+    );
+    refused(
+        &["--beside", "sqlite", "--beside-threads", "0"],
+        &["--beside-threads"],
+    );
+    refused(&["--beside", "sqlite", "--load-only"], &["--load-only"]);
+    // The tests run the program as it is built by default.
+    refused(
+        &["--beside", "sqlite"],
+        &["built without the other engines", "./x engines"],
+    );
     let unwritable = ["--csv", "/no/such/dir/x.csv", "-D", "maxid1=11"];
     let ended = place.small("linkbench", &unwritable).end();
     ended.failed(1, &["/no/such/dir/x.csv (--csv)"]);
@@ -208,10 +222,9 @@ fn taobench_reports_its_requests_and_checks_the_graph() {
         "write_txn",
     ] {
         let op = &run["ops"][name];
-        assert!(
-            number(op, "count") > 0.0 && op["latency_us"]["p50"].is_f64(),
-            "{name}: {op:#}"
-        );
+        // One request in 16 is timed, so that a busy host may time none of the few requests of a rare kind.
+        let timed = number(op, "count") < 300.0 || op["latency_us"]["p50"].is_f64();
+        assert!(number(op, "count") > 0.0 && timed, "{name}: {op:#}");
     }
     let overall = taobench(&place, &["--mix", "o", "--compat", "--seed", "7"]);
     let run = only_run(&overall);

@@ -67,7 +67,7 @@ BEGIN
         RETURN false;
     END IF;
     PERFORM add_count(a, t, -1, now);
-    PERFORM add_link(a, into_t, b, old.version, now, old.data, now);
+    PERFORM add_link(a, into_t, b, old.version, old.time, old.data, now);
     RETURN true;
 END $$;
 ";

@@ -50,6 +50,11 @@ impl Postgres {
     }
 }
 
+/// Checks that the programs of the server are installed.
+pub(super) fn check() -> anyhow::Result<()> {
+    server::find_programs().map(|_| ())
+}
+
 /// Repeats a call while it fails because of a conflict with another transaction.
 fn retry<T>(mut call: impl FnMut() -> Result<T, postgres::Error>) -> Result<T, postgres::Error> {
     loop {

@@ -145,7 +145,7 @@ impl Drop for Server {
 }
 
 /// Returns the directory with the programs of the newest version.
-fn find_programs() -> anyhow::Result<PathBuf> {
+pub(super) fn find_programs() -> anyhow::Result<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten();

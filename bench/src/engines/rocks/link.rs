@@ -198,7 +198,6 @@ impl LinkOps for Client {
             tx.delete("link", &link_key(list, id2))?;
             let to = (list.0, to);
             let before = tx.link(to, id2)?;
-            let link = Assoc { time: now, ..link };
             tx.put_link(to, &link, before.as_deref(), now).map(Some)
         })?;
         Ok(moved.is_some())

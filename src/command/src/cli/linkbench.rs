@@ -20,6 +20,8 @@ options. The properties have the names of LinkBench:
   requests             requests of each requester, after which the run ends
   requestrate          requests per second of each requester, at most
   maxtime, warmup_time seconds; --duration and --warmup override them
+The built-in table gives the node with most links a million of them, however few nodes there are; a
+small graph needs a data_file.
 The command warns of unknown properties, and prints a note for properties without effect.
 
 The mix linkbench is that of the properties, and a list has at most 10,000 links. The mix tao is that of
@@ -51,7 +53,7 @@ pub(crate) struct LinkbenchArgs {
     pub(crate) compat: bool,
 
     /// Load the graph, print what was loaded, and run no requests.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "beside")]
     pub(crate) load_only: bool,
 
     /// Maximum number of links that a request for a list returns; 10000 by default, 50 with the mix tao.

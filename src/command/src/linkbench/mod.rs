@@ -34,30 +34,35 @@ pub(crate) fn run(args: &LinkbenchArgs, log: Option<&str>) -> anyhow::Result<Exi
     }
     let json = args.json.as_deref();
     let run = on_cluster(&plan.config, json, log, |cluster| measure(cluster, &plan))?;
-    let run = compare(args, &plan, run)?;
+    let run = compare(args, &plan, run);
     let report = report(&started, &plan.config, &facts, vec![run])?;
     measure::write_single(&report, json)?;
-    let [Compared { run, .. }] = &report.runs[..] else {
+    let [
+        Compared {
+            run,
+            beside_failures,
+            ..
+        },
+    ] = &report.runs[..]
+    else {
         bail!("internal error: the report has {} runs", report.runs.len());
     };
     if let Some(path) = &args.csv {
         write_csv(path, run)?;
     }
-    for why in &run.failures {
+    for why in run.failures.iter().chain(beside_failures) {
         crate::write_stderr(format_args!("farm: error: {why}"));
     }
-    Ok(match run.errors == 0 && run.failures.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(
+        match run.errors == 0 && run.failures.is_empty() && beside_failures.is_empty() {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        },
+    )
 }
 
 /// Runs the requests on other engines.
-fn compare(
-    args: &LinkbenchArgs,
-    plan: &Plan,
-    run: RunResult,
-) -> anyhow::Result<Compared<RunResult>> {
+fn compare(args: &LinkbenchArgs, plan: &Plan, run: RunResult) -> Compared<RunResult> {
     beside::compare(
         &args.beside,
         &plan.config,

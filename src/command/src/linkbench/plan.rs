@@ -78,6 +78,7 @@ impl Plan {
             make_room(&mut config, args.cluster.machines, bytes)?;
         }
         args.cluster.configure(&mut config, &[])?;
+        check_beside(args, &spec, &bounds)?;
         check_requesters(&config, &properties, bounds.requesters)?;
         let settings = GraphConfig::of(&config);
         // Run-phase inserts need room, too.
@@ -197,6 +198,19 @@ fn check_file(file: &Path, properties: &Properties) -> anyhow::Result<()> {
     Err(Usage::error(format!(
         "{}: no line of the file is a property of LinkBench, as in maxid1 = 1000001{found}",
         file.display()
+    )))
+}
+
+/// Returns an error if other engines cannot perform the same requests.
+fn check_beside(args: &LinkbenchArgs, spec: &LinkSpec, bounds: &LinkBounds) -> anyhow::Result<()> {
+    let refused = match (spec.random_id2 > 0, bounds.request_rate) {
+        _ if args.beside.beside.is_empty() => return Ok(()),
+        (true, _) => "randomid2max: engines load each link once, and random links repeat",
+        (_, Some(_)) => "requestrate: engines perform requests as fast as they can",
+        _ => return Ok(()),
+    };
+    Err(Usage::error(format!(
+        "--beside cannot be used together with the property {refused}"
     )))
 }
 

@@ -39,13 +39,24 @@ pub(crate) fn run(args: &TaobenchArgs, log: Option<&str>) -> anyhow::Result<Exit
     let run = compare(args, &plan, run)?;
     let report = report(&started, &plan.config, &facts, vec![run])?;
     measure::write(&report, json, "")?;
-    let [Compared { run, .. }] = &report.runs[..] else {
+    let [
+        Compared {
+            run,
+            beside_failures,
+            ..
+        },
+    ] = &report.runs[..]
+    else {
         bail!("internal error: the report has {} runs", report.runs.len());
     };
-    for why in run.failures.iter().chain(&run.audit.wrong) {
+    let failures = run.failures.iter().chain(&run.audit.wrong);
+    for why in failures.chain(beside_failures) {
         crate::write_stderr(format_args!("farm: error: {why}"));
     }
-    let succeeded = run.errors == 0 && run.failures.is_empty() && run.audit.wrong.is_none();
+    let succeeded = run.errors == 0
+        && run.failures.is_empty()
+        && run.audit.wrong.is_none()
+        && beside_failures.is_empty();
     Ok(match succeeded {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -66,7 +77,7 @@ fn compare(
         ..
     } = &plan.workload;
     let workload = Arc::new(Workload::parse(name, text.as_bytes())?);
-    beside::compare(
+    Ok(beside::compare(
         &args.beside,
         &plan.config,
         run,
@@ -85,7 +96,7 @@ fn compare(
             };
             tao::run(engine, dir, &other)
         },
-    )
+    ))
 }
 
 fn measure(cluster: &mut Cluster, plan: &Plan, args: &TaobenchArgs) -> anyhow::Result<RunResult> {
