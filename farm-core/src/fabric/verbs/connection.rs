@@ -136,6 +136,8 @@ pub(super) struct Connection {
     ended: u64,
     posted: u64,
     prepared: u64,
+    /// Number of requests posted up to the last signalled one.
+    signalled: u64,
     /// Number of requests posted since the last signalled one.
     unsignalled: u32,
     /// Whether one of the requests since the last signalled one has an awaited completion.
@@ -169,6 +171,7 @@ impl Connection {
             ended: 0,
             posted: 0,
             prepared: 0,
+            signalled: 0,
             unsignalled: 0,
             awaited: false,
             dead: false,
@@ -202,6 +205,11 @@ impl Connection {
     #[inline]
     pub(super) fn is_dead(&self) -> bool {
         self.dead
+    }
+
+    /// Returns the number of requests that have ended, if the completion of a later one is outstanding.
+    pub(super) fn ended_before_outstanding(&self) -> Option<u64> {
+        (self.signalled > self.ended && !self.dead).then_some(self.ended)
     }
 
     /// Prepares a request. The next [`Connection::flush`] posts it.
@@ -305,6 +313,7 @@ impl Connection {
             if signal {
                 request.send_flags |= IBV_SEND_SIGNALED;
                 (self.unsignalled, self.awaited) = (0, false);
+                self.signalled = count + 1;
             }
         }
         self.posted = last;

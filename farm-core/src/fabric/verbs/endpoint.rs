@@ -633,6 +633,8 @@ impl Backend for VerbsEndpoint {
         }
         let channel = self.completions.channel();
         let woken = self.shared.parking.wait(self.worker, channel, most);
+        // The next poll reads the clock: a worker that sleeps polls rarely.
+        self.polls = POLLS_PER_TICK - 1;
         self.completions.take_events();
         match woken {
             true => Wake::Notified,

@@ -12,9 +12,11 @@ use super::endpoint::{Access, VerbsEndpoint};
 use super::error::VerbsError;
 use super::meet::{self, Met};
 use super::parking::Parking;
+use super::queue_pair::MOST_RETRIES;
 use super::queues::Queues;
 use super::registration::{ProtectionDomain, Reach, Registration};
 use super::shared::{Export, Shared, VerbsConfig};
+use super::silence::Checks;
 use super::throttle::Throttle;
 use crate::fabric::handshake::{
     ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words,
@@ -250,6 +252,7 @@ impl VerbsMachine {
                 most_outstanding,
                 self.shared.object_reads(),
                 Throttle::new(most as u32, config.adaptive_throttle),
+                Checks::new(config.connection.timeout, MOST_RETRIES + 1),
             )
         };
         let queues = if members == 1 {

@@ -21,6 +21,7 @@
 //! | `queues` | the connections of a worker, or of the workers that share them |
 //! | `checked` | reads of objects from devices that do not return consistent lines |
 //! | `throttle` | the limit of requests in flight (SMART §4.2) |
+//! | `silence` | connections whose device ends no more requests |
 //! | `endpoint`, `parking` | a worker's posts and polls, and its sleep |
 //! | `shared` | the state that the workers of one machine share: device, exports, peers |
 //! | `machine` | the start and the end of a machine, and the memory that it exports |
@@ -45,6 +46,7 @@ mod queue_pair;
 mod queues;
 mod registration;
 mod shared;
+mod silence;
 mod throttle;
 
 pub use checked::ObjectReads;

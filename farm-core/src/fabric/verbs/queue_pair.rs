@@ -12,7 +12,7 @@ use super::error::VerbsError;
 
 /// Number of retries for a packet without acknowledgement, and for a receiver that is not ready:
 /// the maximum. For a receiver that is not ready it means unlimited retries.
-const MOST_RETRIES: u8 = 7;
+pub(super) const MOST_RETRIES: u8 = 7;
 /// Code of the delay after which a sender retries if the receiver has no receive request: 0.64 ms.
 const RNR_TIMER: u8 = 12;
 const PSN_BITS: u32 = 24;

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use slab::Slab;
 
@@ -13,6 +14,7 @@ use super::connection::{Action, Connection, Data, Ended, Purpose};
 use super::error::VerbsError;
 use super::library::Library;
 use super::registration::Registration;
+use super::silence::{Checks, Silence};
 use super::throttle::Throttle;
 use crate::fabric::{Arena, Completion, Slot, Status, Token};
 use crate::ids::WorkerId;
@@ -55,6 +57,7 @@ struct Link {
     /// Generation of the connection, as counted by the peer's entry in `Shared`.
     of_peer: u32,
     connection: Option<Connection>,
+    silence: Silence,
 }
 
 /// Why a post was rejected.
@@ -81,6 +84,7 @@ pub(super) struct Queues {
     cells: Cells,
     object_reads: ObjectReads,
     throttle: Throttle,
+    checks: Checks,
     receives_taken: usize,
     /// Number of consumed receive requests at which they are replaced.
     receives_due: usize,
@@ -106,6 +110,7 @@ impl Queues {
         most: usize,
         object_reads: ObjectReads,
         throttle: Throttle,
+        checks: Checks,
     ) -> Result<Self, VerbsError> {
         Ok(Self {
             links: Vec::new(),
@@ -115,6 +120,7 @@ impl Queues {
             cells: Cells::new(Arc::clone(&completions.domain), most * members)?,
             object_reads,
             throttle,
+            checks,
             receives_taken: 0,
             receives_due: (completions.receive_count / 2).clamp(1, MOST_RECEIVES_DUE),
             outboxes: (0..members).map(|_| Outbox::default()).collect(),
@@ -136,9 +142,30 @@ impl Queues {
         &self.completions
     }
 
-    /// Advances the throttle's time.
+    /// Advances the throttle's time, and marks connections as broken whose device ends no more requests.
     pub(super) fn tick(&mut self, now: Nanos) {
         self.throttle.tick(now);
+        if let Some(passed) = self.checks.due(now) {
+            self.check_silence(passed);
+        }
+    }
+
+    #[cold]
+    fn check_silence(&mut self, passed: Duration) {
+        let limit = self.checks.limit();
+        for link in 0..self.links.len() {
+            let place = &mut self.links[link];
+            let Some(connection) = &place.connection else {
+                continue;
+            };
+            let ended = connection.ended_before_outstanding();
+            if place.silence.check(passed, ended) > limit {
+                let limit = limit.as_secs();
+                self.break_link(link, || {
+                    format!("the device has ended no work request for {limit} s")
+                });
+            }
+        }
     }
 
     /// Stores a connection in its link, unless another worker has stored a later one. Ends the
@@ -153,6 +180,7 @@ impl Queues {
         self.tear_down(link, of_peer);
         let place = &mut self.links[link];
         (place.of_peer, place.connection) = (of_peer, Some(connection));
+        place.silence = Silence::default();
     }
 
     /// Tears a connection down, unless it is later than `of_peer`: each of its operations ends as
@@ -411,11 +439,7 @@ impl Queues {
             }
             if let Err(code) = flushed {
                 let why = std::io::Error::from_raw_os_error(code.abs());
-                self.broken.push(Broken {
-                    link,
-                    generation: self.links[link].of_peer,
-                    why: format!("the device rejected work requests: {why}"),
-                });
+                self.break_link(link, || format!("the device rejected work requests: {why}"));
             }
         }
     }
@@ -455,14 +479,22 @@ impl Queues {
     /// Marks all connections as broken, because the device failed.
     #[cold]
     fn break_all(&mut self, why: &str) {
-        for (link, place) in self.links.iter().enumerate() {
-            if place.connection.is_some() {
-                self.broken.push(Broken {
-                    link,
-                    generation: place.of_peer,
-                    why: why.to_owned(),
-                });
+        for link in 0..self.links.len() {
+            if self.links[link].connection.is_some() {
+                self.break_link(link, || why.to_owned());
             }
+        }
+    }
+
+    /// Marks a connection as broken, unless it is marked already.
+    #[cold]
+    fn break_link(&mut self, link: usize, why: impl FnOnce() -> String) {
+        if self.broken.iter().all(|broken| broken.link != link) {
+            self.broken.push(Broken {
+                link,
+                generation: self.links[link].of_peer,
+                why: why(),
+            });
         }
     }
 
@@ -492,14 +524,8 @@ impl Queues {
             return;
         }
         if end.status != IBV_WC_SUCCESS {
-            if self.broken.iter().all(|broken| broken.link != link) {
-                self.broken.push(Broken {
-                    link,
-                    generation: place.of_peer,
-                    why: reason(self.completions.domain.opened.library, end),
-                });
-            }
-            return;
+            let library = self.completions.domain.opened.library;
+            return self.break_link(link, || reason(library, end));
         }
         while let Some(ended) = self.next_end(link, end.wr_id as u32) {
             self.throttle.give(1);
