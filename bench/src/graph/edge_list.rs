@@ -18,6 +18,9 @@ const MAX_LINE_BYTES: u64 = 4096;
 /// The first bytes of a gzip stream.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
+/// The first bytes of a text that some editors write.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
+
 /// Bytes that are read from a file at once.
 const BUFFER_BYTES: usize = 64 << 10;
 
@@ -221,7 +224,11 @@ impl<R: BufRead> EdgeList<R> {
 
     /// Parses the line that was read. Returns `None` for a comment.
     fn parse(&mut self) -> Option<Result<(u64, u64), EdgeError>> {
-        let line = self.line.trim_ascii();
+        let text = match self.number {
+            1 => self.line.strip_prefix(BYTE_ORDER_MARK),
+            _ => None,
+        };
+        let line = text.unwrap_or(&self.line).trim_ascii();
         if line.is_empty() || line.starts_with(b"#") {
             self.announced = self.announced.or_else(|| announced(line));
             return None;
@@ -281,6 +288,12 @@ mod tests {
         assert_eq!(read(TEXT.as_bytes()), [Ok((0, 1)), Ok((1, 2)), Ok((3, 0))]);
         assert_eq!(read(b""), []);
         assert_eq!(read(b"7 8"), [Ok((7, 8))]);
+        let marked = format!(
+            "{BYTE_ORDER_MARK}1 2\n{BYTE_ORDER_MARK}3 4\n",
+            BYTE_ORDER_MARK = "\u{feff}"
+        );
+        let found = read(marked.as_bytes());
+        assert!(found[0] == Ok((1, 2)) && found[1].is_err(), "{found:?}");
     }
 
     #[test]

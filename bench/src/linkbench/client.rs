@@ -10,8 +10,9 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::LinkSpec;
 use super::loaded::{NODE_TYPE, link_type};
-use super::payload::{MAX_LINK_BYTES, MAX_NODE_BYTES, Motif};
+use super::payload::Motif;
 use super::requests::{Kind, LongList, LongLists, Request, Requests};
+use super::spec::{MAX_LINK_BYTES, MAX_NODE_BYTES};
 
 /// A request, with the latest time of the links that a request for older links asks for.
 #[derive(Clone, Copy, Debug)]

@@ -8,7 +8,7 @@ use farm_graph::tx::Deletion;
 use farm_graph::{
     Assocs, AssocsCont, Count, GraphError, NewNode, Node, NodeCont, NodeData, Put, TimeBounds, ops,
 };
-use farm_txn::{Handle, Transaction};
+use farm_txn::{Handle, Transaction, TxError};
 
 use super::client::{Client, Drawn};
 use super::loaded::link_type;
@@ -223,8 +223,13 @@ impl Driver {
     fn fail(&mut self, worker: &mut Worker, seat: usize, error: &GraphError) {
         self.recorder.counters.errors += 1;
         let request = self.operation(seat).drawn.request;
+        let is_list = matches!(request.kind, Kind::GetList | Kind::GetTimeRange);
+        let advice = match error {
+            GraphError::Tx(TxError::Limit { .. }) if is_list => "; or lower --range-limit",
+            _ => "",
+        };
         let why = format!(
-            "{} of node {} failed: {error}",
+            "{} of node {} failed: {error}{advice}",
             request.kind.name(),
             request.id1
         );

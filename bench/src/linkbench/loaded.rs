@@ -10,8 +10,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::LinkSpec;
 use super::degree::Links;
-use super::payload::{MAX_LINK_BYTES, MAX_NODE_BYTES, Motif};
-use super::spec::Payload;
+use super::payload::Motif;
+use super::spec::{MAX_LINK_BYTES, MAX_NODE_BYTES, Payload};
 
 /// The type of all nodes.
 pub const NODE_TYPE: u32 = 2048;

@@ -7,11 +7,6 @@ use super::spec::Payload;
 /// Bytes of the buffer from which chunks are copied.
 const BUFFER_BYTES: usize = 512;
 
-/// Longest data of a link and of a node, in bytes.
-pub const MAX_LINK_BYTES: usize = 254;
-/// See [`MAX_LINK_BYTES`].
-pub const MAX_NODE_BYTES: usize = farm_graph::MAX_NODE_BYTES;
-
 /// A generator of payloads: chunks of new random bytes, or copies of parts of a buffer of random bytes.
 #[derive(Clone, Debug)]
 pub struct Motif {
@@ -86,6 +81,7 @@ mod tests {
 
     use super::*;
     use crate::linkbench::LinkSpec;
+    use crate::linkbench::spec::{MAX_LINK_BYTES, MAX_NODE_BYTES};
 
     #[test]
     fn lengths_and_bytes_are_those_of_the_workload() {

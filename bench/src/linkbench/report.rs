@@ -393,6 +393,15 @@ impl RunResult {
             .map(|(name, op)| format!("{name} {}", decimal(op.reads_per_op, 4)))
             .collect();
         line("reads per request", reads.join(", "))?;
+        let kinds = self.ops.iter().filter(|(_, op)| op.not_found > 0);
+        let shares = kinds.filter_map(|(name, op)| {
+            let share = ratio_of_counts(op.not_found, op.count)?;
+            Some(format!("{name} {}", percent(share)))
+        });
+        let shares: Vec<String> = shares.collect();
+        if !shares.is_empty() {
+            line("not found", shares.join(", "))?;
+        }
         let text = format!(
             "{} of a read by pointer, {} of a lookup by id",
             decimal(self.reads_per_read, 4),

@@ -9,6 +9,11 @@ use crate::properties::{Properties, PropertyError, Reader, Remark, Vocabulary};
 /// Maximum number of types of links.
 const MAX_LINK_TYPES: u64 = 100;
 
+/// Longest data of a link, in bytes.
+pub const MAX_LINK_BYTES: usize = 254;
+/// Longest data of a node, in bytes.
+pub const MAX_NODE_BYTES: usize = farm_graph::MAX_NODE_BYTES;
+
 /// Maximum number of ids of a multiget.
 pub const MAX_MULTIGET: usize = 1000;
 
@@ -257,7 +262,9 @@ impl LinkSpec {
             compat,
         };
         let bounds = bounds(&reader)?;
-        let remarks = reader.remarks(VOCABULARY, |_, _| None);
+        let mut remarks = reader.remarks(VOCABULARY, |_, _| None);
+        remarks.extend(cut_off("link_datasize", spec.new_link, MAX_LINK_BYTES));
+        remarks.extend(cut_off("node_datasize", spec.new_node, MAX_NODE_BYTES));
         Ok(Parsed {
             spec,
             bounds,
@@ -403,6 +410,17 @@ fn payload(
         uniqueness: reader.fraction(uniqueness)?.unwrap_or(1.0),
         // The reference does not read the length.
         chunk: if compat { 128 } else { length.unwrap_or(128) },
+    })
+}
+
+/// Returns a warning if the median of a length is more than the most.
+fn cut_off(key: &str, payload: Payload, most: usize) -> Option<Remark> {
+    let median = payload.median;
+    (median > most as f64).then(|| Remark {
+        is_warning: true,
+        text: format!(
+            "{key} = {median} is the median of the lengths, but data is cut off at {most} bytes"
+        ),
     })
 }
 

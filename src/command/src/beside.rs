@@ -12,13 +12,18 @@ use signal_hook::iterator::{Handle, Signals};
 
 use crate::Usage;
 use crate::cli::BesideArgs;
+use crate::scratch::Scratch;
 
 /// The exit status of a command that a signal ended.
 const INTERRUPTED: i32 = 130;
 
 /// Returns an error if an engine of the command line cannot be started.
 pub(crate) fn check(args: &BesideArgs) -> anyhow::Result<()> {
-    for engine in &args.beside {
+    for (index, engine) in args.beside.iter().enumerate() {
+        if args.beside[..index].contains(engine) {
+            let why = format!("--beside has {} twice", engine.name());
+            return Err(Usage::error(why));
+        }
         let possible = engines::check(*engine);
         possible.map_err(|why| Usage::error(format!("--beside {}: {why}", engine.name())))?;
     }
@@ -59,13 +64,11 @@ fn in_directory<T>(
     config: &Config,
     act: impl FnOnce(&Path) -> anyhow::Result<T>,
 ) -> anyhow::Result<T> {
-    let parent = &config.memory.dir;
-    let dir = tempfile::Builder::new()
-        .prefix("farm-beside-")
-        .tempdir_in(parent)
-        .with_context(|| format!("cannot create a directory in {}", parent.display()))?;
-    let _end = EndOnSignal::start(dir.path().to_owned())?;
-    act(dir.path())
+    let scratch = Scratch::new(&config.memory.dir)?;
+    let dir = scratch.path().join("data");
+    std::fs::create_dir(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    let _end = EndOnSignal::start(scratch.path().to_owned())?;
+    act(&dir)
 }
 
 /// Removes a directory and ends this process when SIGINT or SIGTERM arrives, until this is dropped. The calls of engines

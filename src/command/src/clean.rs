@@ -1,7 +1,8 @@
-//! `farm clean`: lists and removes the files that killed machines left in `memory.dir` and in the run directory.
+//! `farm clean`: lists and removes the files that killed machines left in `memory.dir` and in the run directory, and the
+//! working directories of killed commands.
 
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -12,6 +13,7 @@ use farm_core::fabric::shm::{StaleFiles, StaleKind, find_stale_files, remove_sta
 
 use crate::Usage;
 use crate::cli::CleanArgs;
+use crate::scratch::Abandoned;
 
 /// Runs `farm clean`.
 pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
@@ -65,6 +67,18 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
     } else {
         "removed"
     };
+    for abandoned in find_directories(&config) {
+        let what = counted(abandoned.files, abandoned.bytes);
+        let dir = abandoned.dir.display().to_string();
+        (files, bytes) = (files + abandoned.files, bytes + abandoned.bytes);
+        if !args.dry_run {
+            abandoned.remove()?;
+        }
+        writeln!(
+            out,
+            "a killed command: {verb} its working directory {dir} with {what}"
+        )?;
+    }
     let (memory, names) = (config.memory.dir.display(), run_dir(&config));
     let what = counted(files, bytes);
     writeln!(
@@ -78,6 +92,14 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
 /// Returns the files that killed machines of any cluster left in the two directories of `config`.
 pub(crate) fn find(config: &Config) -> Vec<StaleFiles> {
     find_stale_files(&config.memory.dir, &run_dir(config))
+}
+
+/// Returns the working directories of killed commands.
+pub(crate) fn find_directories(config: &Config) -> Vec<Abandoned> {
+    let mut parents: Vec<PathBuf> = vec![config.memory.dir.clone(), std::env::temp_dir()];
+    parents.dedup();
+    let found = parents.iter().flat_map(|parent| Abandoned::find(parent));
+    found.collect()
 }
 
 /// Quotes a path for a shell command.

@@ -25,7 +25,11 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
     let facts = probe_with_devices(&config.memory.dir);
     let mut findings = judge(&facts, &config);
-    findings.push(stale_files::finding(&clean::find(&config), &config));
+    findings.push(stale_files::finding(
+        &clean::find(&config),
+        &clean::find_directories(&config),
+        &config,
+    ));
     let text = if args.json {
         let report = Report {
             host: &facts,

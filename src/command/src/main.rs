@@ -11,6 +11,7 @@ mod edges;
 mod linkbench;
 mod measure;
 mod oltp;
+mod scratch;
 mod sim;
 mod taobench;
 mod workload;

@@ -75,7 +75,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     writeln!(
         crate::Output,
         "{}: {} transactions, including those that did not commit, and {} operations on keys or on a graph on {} \
-         machines in {seconds:.2} s",
+         machine(s) in {seconds:.2} s",
         args.kind,
         merged.transactions.len(),
         merged.operations.len() + merged.graph.len(),

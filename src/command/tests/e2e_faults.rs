@@ -321,10 +321,11 @@ fn files_of_a_killed_run_are_reported_and_removed() {
     let launcher = mid_run(&killed);
     let all = killed.processes();
     assert_eq!(all.len(), 4);
+    // First stopped, so that none notices the end of another and removes its files.
+    all.iter().for_each(|process| process.signal(Signal::STOP));
     all.iter().for_each(|process| process.signal(Signal::KILL));
     assert_eq!(launcher.end_within(PROMPT).signal, Some(9));
     killed.wait_gone(NOTICED);
-    killed.forget_temporary_files();
     let (left, names) = (killed.memory(), killed.names());
     assert!(left.len() > 3 && names.len() == 6, "{left:?} {names:?}");
 
@@ -365,7 +366,16 @@ fn files_of_a_killed_run_are_reported_and_removed() {
         (left.len(), 6)
     );
 
+    let dirs = || std::fs::read_dir(killed.path("tmp")).unwrap().count();
+    let directory = "a killed command: would remove its working directory";
+    assert!(
+        dry.stdout.contains(directory) && dirs() == 1,
+        "{}",
+        dry.stdout
+    );
+
     let cleaned = killed.small("clean", &[] as &[&str]).end().ok();
+    assert_eq!(dirs(), 0, "{}", cleaned.stdout);
     assert!(
         cleaned
             .stdout

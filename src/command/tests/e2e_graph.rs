@@ -175,7 +175,11 @@ fn linkbench_refuses_wrong_files_and_values() {
     let other = file("other.dat", b"hello world\n");
     let other_option = format!("data_file={other}");
     refused(&["-D", &other_option], &["other.dat:1"]);
+    refused(&["-D", "data_file="], &["data_file", "-D"]);
     refused(&["-D", "maxid1=0"], &["maxid1", "-D"]);
+    // Refused at once: the links of so many nodes would be counted for hours.
+    refused(&["-D", "maxid1=2000000000000"], &["maxid1", "memory"]);
+    refused(&["--json", "x", "--csv", "x"], &["--json and --csv"]);
     refused(&["-D", "addlink=-5"], &["addlink", "-D"]);
     refused(&["-D", "requesters=100000000"], &["requesters"]);
     refused(&["--range-limit", "0"], &["--range-limit"]);

@@ -17,7 +17,7 @@ begin with # are comments. This is the format of the collection SNAP. The file m
 
 The file is read once, in order. Every line that is not an edge is reported with its number (the first 20,
 then their number), and is skipped; the exit status is then 1. With --strict the command ends at the first
-such line. The import counts duplicates and edges from a node to itself.
+such line. A file without an edge among its first 100,000 lines is refused. The import counts duplicates and edges from a node to itself.
 
 The memory of the machines and the table of ids are sized from the comment '# Nodes: N Edges: M', or from
 an estimate; --config and --set override it (memory.per_machine_bytes, graph.cached_heads).
@@ -52,7 +52,7 @@ pub(crate) struct EdgesArgs {
     pub(crate) strict: bool,
 
     /// Search breadth-first from the node with this id.
-    #[arg(long, value_name = "ID")]
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u64).range(..1 << 63))]
     pub(crate) bfs: Option<u64>,
 
     /// Measure two-hop queries (the neighbours of the neighbours of a random node) on all workers.

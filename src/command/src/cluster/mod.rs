@@ -21,6 +21,7 @@ use anyhow::{Context, bail};
 use farm_core::config::Config;
 use farm_core::ids::MachineId;
 
+use crate::scratch::Scratch;
 use protocol::{News, Order};
 
 /// Time after an order to stop until the launcher kills the nodes that still run.
@@ -81,7 +82,7 @@ pub(crate) struct Cluster {
     outputs: Receiver<(usize, Output)>,
     interrupted: Arc<AtomicBool>,
     /// Directory of the nodes' configuration file, removed on drop.
-    _dir: tempfile::TempDir,
+    _dir: Scratch,
 }
 
 impl Cluster {
@@ -97,10 +98,8 @@ impl Cluster {
 
     fn start_with(config: &Config, log: Option<&str>, flags: &[&str]) -> anyhow::Result<Self> {
         let interrupted = interrupts()?;
-        let dir = tempfile::Builder::new()
-            .prefix("farm-")
-            .tempdir()
-            .context("cannot create a temporary directory for the configuration of the nodes")?;
+        let dir = Scratch::new(&std::env::temp_dir())
+            .context("the configuration of the nodes needs a file")?;
         let file = dir.path().join("cluster.toml");
         std::fs::write(&file, config.to_toml()).with_context(|| {
             format!(

@@ -7,9 +7,14 @@ use farm_core::fabric::shm::StaleFiles;
 
 use super::{Finding, Level};
 use crate::clean::{Group, counted, quoted};
+use crate::scratch::Abandoned;
 
-/// Returns the finding about the files that killed machines left, with the command that removes them.
-pub(super) fn finding(stale_files: &[StaleFiles], config: &Config) -> Finding {
+/// Returns the finding about the files that killed machines and commands left, with the command that removes them.
+pub(super) fn finding(
+    stale_files: &[StaleFiles],
+    directories: &[Abandoned],
+    config: &Config,
+) -> Finding {
     let groups = Group::of(stale_files);
     let of = |groups: &[&Group<'_>]| {
         let files = groups.iter().map(|group| group.files()).sum();
@@ -28,6 +33,14 @@ pub(super) fn finding(stale_files: &[StaleFiles], config: &Config) -> Finding {
                       only those of shared memory";
         return Finding::new(Level::Advice, "leftovers", fact)
             .advice(advice)
+            .command(format!("farm clean{}", settings(config)));
+    }
+    if !directories.is_empty() {
+        let files = directories.iter().map(|it| it.files).sum();
+        let bytes = directories.iter().map(|it| it.bytes).sum();
+        let fact = format!("killed commands left {}", counted(files, bytes));
+        return Finding::new(Level::Advice, "leftovers", fact)
+            .advice("remove the files")
             .command(format!("farm clean{}", settings(config)));
     }
     if !unknown.is_empty() {

@@ -437,10 +437,10 @@ fn files_of_killed_machines_are_reported_with_the_command_that_removes_them() {
         what,
     };
     let mut config = config();
-    let finding = stale_files::finding(&[], &config);
+    let finding = stale_files::finding(&[], &[], &config);
     assert_eq!(finding.level, Level::Ok);
     let unknown = left(3, StaleKind::UnknownMemory("farm-0-m3-l0".to_owned()), 5);
-    let finding = stale_files::finding(std::slice::from_ref(&unknown), &config);
+    let finding = stale_files::finding(std::slice::from_ref(&unknown), &[], &config);
     assert_eq!(finding.level, Level::Note);
     assert_eq!(finding.commands, ["farm clean --dry-run"]);
     config.memory.dir = PathBuf::from("/mnt/huge");
@@ -453,7 +453,7 @@ fn files_of_killed_machines_are_reported_with_the_command_that_removes_them() {
         )
     };
     let all = [memory(1), memory(2), left(1, StaleKind::Names, 0), unknown];
-    let finding = stale_files::finding(&all, &config);
+    let finding = stale_files::finding(&all, &[], &config);
     assert_eq!(
         (finding.level, finding.fact.as_str()),
         (

@@ -89,7 +89,7 @@ fn import(cluster: &mut Cluster, plan: &Plan, strict: bool) -> anyhow::Result<Im
     let bytes = measure::object_bytes(cluster, &object_bytes)? - before;
     let result = ImportResult::new(import.imported, import.bad_lines, import.seconds, bytes);
     crate::write_stderr(format_args!(
-        "imported {} nodes and {} edges into {} machines in {:.1} s",
+        "imported {} nodes and {} edges into {} machine(s) in {:.1} s",
         result.imported.nodes,
         result.imported.edges,
         cluster.len(),

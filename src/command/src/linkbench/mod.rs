@@ -15,6 +15,7 @@ use farm_bench::report::{Compared, Started};
 use farm_core::config::host::{check_memory, probe};
 use farm_graph::config::GraphConfig;
 
+use crate::Usage;
 use crate::beside;
 use crate::cli::{LinkMix, LinkbenchArgs};
 use crate::cluster::Cluster;
@@ -25,6 +26,11 @@ use plan::Plan;
 /// Runs `farm linkbench`.
 pub(crate) fn run(args: &LinkbenchArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
     beside::check(&args.beside)?;
+    if args.csv.is_some() && args.csv == args.json {
+        return Err(Usage::error(
+            "--json and --csv name the same file".to_owned(),
+        ));
+    }
     let plan = Plan::of(args)?;
     let started = Started::now();
     let facts = probe(&plan.config.memory.dir);
@@ -141,7 +147,7 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<LoadResult> {
     let with_links = facts(cluster)?;
     let seconds = node_seconds + link_seconds;
     crate::write_stderr(format_args!(
-        "loaded {nodes} nodes and {links} links into {} machines in {seconds:.1} s",
+        "loaded {nodes} nodes and {links} links into {} machine(s) in {seconds:.1} s",
         cluster.len()
     ));
     if (nodes, links) != (plan.spec.nodes(), plan.links) {

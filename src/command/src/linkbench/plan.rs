@@ -4,13 +4,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use farm_bench::linkbench::degree::{Degrees, Links};
 use farm_bench::linkbench::loaded;
 use farm_bench::linkbench::requests::{Mix, linkbench_mix, tao_mix};
 use farm_bench::linkbench::spec::{LinkBounds, LinkSpec, defaults};
 use farm_bench::properties::Properties;
-use farm_core::config::Config;
+use farm_core::config::host::{check_memory, probe};
+use farm_core::config::{Config, rounded_size};
 use farm_graph::GraphSpec;
 use farm_graph::config::GraphConfig;
 
@@ -25,6 +25,8 @@ const SAMPLED_1_IN: u32 = 16;
 /// Id of the table of ids.
 const IDS_TABLE: u16 = 1;
 
+/// The least memory that a node takes, with its id.
+const LEAST_NODE_BYTES: u64 = 64;
 /// Memory that a node takes without links, with its id: enough for the nodes of the default properties.
 const NODE_BYTES: u64 = 640;
 /// Memory that a link takes, in lists that mostly have few links.
@@ -70,9 +72,10 @@ impl Plan {
             None => (Degrees::default(), "built-in table".to_owned()),
         };
         let links_of = Arc::new(Links::new(&spec, degrees));
+        let mut config = args.cluster.config.load()?;
+        check_nodes(args, &config, spec.nodes())?;
         let ids = spec.first_id..spec.end_id;
         let links: u64 = ids.map(|id1| links_of.total(id1)).sum();
-        let mut config = args.cluster.config.load()?;
         if args.cluster.config.config.is_none() {
             let bytes = spec.nodes() * NODE_BYTES + links * LINK_BYTES;
             make_room(&mut config, args.cluster.machines, bytes)?;
@@ -169,8 +172,11 @@ fn read_properties(args: &LinkbenchArgs) -> anyhow::Result<Properties> {
     }
     // The nodes of the cluster may run in another directory.
     if let Some(data) = properties.get("data_file") {
-        let path = std::path::absolute(&data.value).with_context(|| {
-            format!("cannot find data_file = {:?} ({})", data.value, data.origin)
+        let path = std::path::absolute(&data.value).map_err(|error| {
+            let (value, origin) = (&data.value, &data.origin);
+            Usage::error(format!(
+                "data_file = {value:?} ({origin}) is not a file: {error}"
+            ))
         })?;
         properties.set_override(&format!("data_file={}", path.display()))?;
     }
@@ -198,6 +204,30 @@ fn check_file(file: &Path, properties: &Properties) -> anyhow::Result<()> {
     Err(Usage::error(format!(
         "{}: no line of the file is a property of LinkBench, as in maxid1 = 1000001{found}",
         file.display()
+    )))
+}
+
+/// Returns an error if the nodes alone do not fit, before the links of all nodes are counted.
+fn check_nodes(args: &LinkbenchArgs, config: &Config, nodes: u64) -> anyhow::Result<()> {
+    let mut config = config.clone();
+    let is_sized = args.cluster.config.config.is_none();
+    if is_sized {
+        let bytes = nodes.saturating_mul(NODE_BYTES);
+        make_room(&mut config, args.cluster.machines, bytes)?;
+    }
+    args.cluster.configure(&mut config, &[])?;
+    check_memory(&config, &probe(&config.memory.dir))?;
+    let needed = nodes.saturating_mul(LEAST_NODE_BYTES);
+    let machines = config.machines.len() as u64;
+    let memory = machines.saturating_mul(config.memory.per_machine_bytes);
+    if needed <= memory {
+        return Ok(());
+    }
+    Err(Usage::error(format!(
+        "{nodes} nodes (startid1, maxid1) need more than {} of memory, and the {machines} machine(s) have {}; lower \
+         maxid1, or raise memory.per_machine_bytes",
+        rounded_size(needed),
+        rounded_size(memory)
     )))
 }
 

@@ -94,7 +94,7 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     let (rows, seconds) = measure::load(cluster, &Order::Oltp(OltpOrder::Load), &bar)?;
     let (items, of) = (benchmark.items(), benchmark.item_name());
     crate::write_stderr(format_args!(
-        "loaded {rows} rows for {items} {of} into {} machines in {seconds:.1} s",
+        "loaded {rows} rows for {items} {of} into {} machine(s) in {seconds:.1} s",
         cluster.len()
     ));
     if rows == 0 {

@@ -20,6 +20,7 @@ use crate::cli::TaobenchArgs;
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order, TaoOrder, TaoRun, TaoWorkload};
 use crate::measure::{self, Length, bar, on_cluster, report};
+use crate::scratch::Scratch;
 use plan::Plan;
 
 /// The latency of one in this many requests is measured.
@@ -141,7 +142,7 @@ fn load(cluster: &mut Cluster, edges: u64) -> anyhow::Result<LoadResult> {
     let (loaded, seconds) = measure::load(cluster, &Order::Tao(TaoOrder::Load), &bar)?;
     let bytes = measure::object_bytes(cluster, &object_bytes)? - before;
     crate::write_stderr(format_args!(
-        "loaded {loaded} edges and their objects into {} machines in {seconds:.1} s",
+        "loaded {loaded} edges and their objects into {} machine(s) in {seconds:.1} s",
         cluster.len()
     ));
     if loaded != edges {
@@ -157,8 +158,7 @@ fn load(cluster: &mut Cluster, edges: u64) -> anyhow::Result<LoadResult> {
 
 /// Checks the graph against what the workers have written.
 fn audit(cluster: &mut Cluster) -> anyhow::Result<AuditResult> {
-    let dir =
-        tempfile::tempdir().context("cannot create a directory for the check of the graph")?;
+    let dir = Scratch::new(&std::env::temp_dir()).context("the check of the graph needs files")?;
     let path = dir.path().to_owned();
     crate::write_stderr(format_args!("checking the graph"));
     let save = Order::Tao(TaoOrder::SaveWritten { dir: path.clone() });

@@ -84,7 +84,7 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     );
     let (total, seconds) = measure::load(cluster, &Order::Load(order_of(first)), &bar)?;
     crate::write_stderr(format_args!(
-        "loaded {total} records into {} machines in {seconds:.1} s",
+        "loaded {total} records into {} machine(s) in {seconds:.1} s",
         cluster.len()
     ));
     if total != records {

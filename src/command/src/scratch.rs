@@ -1,0 +1,142 @@
+//! Working directories of a command, which are removed when it ends. A killed command leaves them behind; a lock in the
+//! directory shows that.
+
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+
+/// The start of the names of all working directories.
+const PREFIX: &str = "farm-run-";
+/// The file that the command locks.
+const LOCK: &str = "in-use";
+
+/// A working directory, which is removed on drop.
+pub(crate) struct Scratch {
+    dir: tempfile::TempDir,
+    /// Held until the directory is removed.
+    _lock: File,
+}
+
+impl Scratch {
+    /// Creates an empty directory in `parent`, apart from the file with the lock.
+    pub(crate) fn new(parent: &Path) -> anyhow::Result<Self> {
+        let failed = || format!("cannot create a working directory in {}", parent.display());
+        let dir = tempfile::Builder::new()
+            .prefix(PREFIX)
+            .tempdir_in(parent)
+            .with_context(failed)?;
+        let lock = File::create(dir.path().join(LOCK)).with_context(failed)?;
+        lock.lock().with_context(failed)?;
+        Ok(Self { dir, _lock: lock })
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.dir.path()
+    }
+}
+
+/// A working directory that a killed command left behind.
+pub(crate) struct Abandoned {
+    pub(crate) dir: PathBuf,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// The lock that the command held.
+    _lock: File,
+}
+
+impl Abandoned {
+    /// Finds the working directories in `parent` that no command uses. Skips those of other users.
+    pub(crate) fn find(parent: &Path) -> Vec<Self> {
+        let entries = std::fs::read_dir(parent).into_iter().flatten().flatten();
+        let named = entries.filter(|entry| {
+            let name = entry.file_name();
+            name.to_str().is_some_and(|name| name.starts_with(PREFIX))
+        });
+        let mut found: Vec<Self> = named.filter_map(|it| Self::of(it.path())).collect();
+        found.sort_by(|one, other| one.dir.cmp(&other.dir));
+        found
+    }
+
+    fn of(dir: PathBuf) -> Option<Self> {
+        let path = dir.join(LOCK);
+        if !path.symlink_metadata().ok()?.is_file() {
+            return None;
+        }
+        let lock = File::options().write(true).open(path).ok()?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock | TryLockError::Error(_)) => return None,
+        }
+        let (mut files, mut bytes) = (0, 0);
+        count(&dir, &mut files, &mut bytes).ok()?;
+        Some(Self {
+            dir,
+            files: files - 1,
+            bytes,
+            _lock: lock,
+        })
+    }
+
+    /// Removes the directory.
+    pub(crate) fn remove(self) -> anyhow::Result<()> {
+        std::fs::remove_dir_all(&self.dir)
+            .with_context(|| format!("cannot remove {}", self.dir.display()))
+    }
+}
+
+/// Adds the numbers of files below a directory, and of their bytes.
+fn count(dir: &Path, files: &mut u64, bytes: &mut u64) -> io::Result<()> {
+    for entry in std::fs::read_dir(dir)? {
+        let entry = entry?;
+        let facts = entry.metadata()?;
+        if facts.is_dir() {
+            count(&entry.path(), files, bytes)?;
+        } else {
+            *files += 1;
+            *bytes += facts.len();
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_directories_that_no_command_uses_are_abandoned() {
+        let parent = tempfile::tempdir().unwrap();
+        let found = || Abandoned::find(parent.path());
+        let used = Scratch::new(parent.path()).unwrap();
+        assert!(found().is_empty(), "its command runs");
+        // What a killed command leaves.
+        let left = parent.path().join("farm-run-left");
+        std::fs::create_dir_all(left.join("below")).unwrap();
+        std::fs::write(left.join("below/data"), [0; 100]).unwrap();
+        assert!(found().is_empty(), "it may be of another program");
+        std::fs::write(left.join(LOCK), "").unwrap();
+        std::fs::create_dir(parent.path().join("farm-else")).unwrap();
+        let mut abandoned = found();
+        assert_eq!(abandoned.len(), 1);
+        assert_eq!((abandoned[0].files, abandoned[0].bytes), (1, 100));
+        abandoned.remove(0).remove().unwrap();
+        assert!(found().is_empty() && !left.exists());
+        let path = used.path().to_owned();
+        drop(used);
+        assert!(!path.exists());
+    }
+
+    /// A link to a directory elsewhere must not remove that one.
+    #[test]
+    fn a_lock_that_is_a_link_is_not_followed() {
+        let parent = tempfile::tempdir().unwrap();
+        let dir = parent.path().join("farm-run-link");
+        std::fs::create_dir(&dir).unwrap();
+        let target = parent.path().join("target");
+        std::fs::write(&target, "").unwrap();
+        std::os::unix::fs::symlink(&target, dir.join(LOCK)).unwrap();
+        assert!(Abandoned::find(parent.path()).is_empty());
+    }
+}
