@@ -5,6 +5,7 @@
 mod fabric;
 mod pages;
 mod sizing;
+mod spare;
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -33,6 +34,7 @@ use crate::worker::{Idle, IdlePolicy, Idler, Inbox, InboxFull, Worker, WorkerLim
 pub use fabric::fabric_config;
 use pages::Pages;
 pub use sizing::Sizing;
+use spare::Spare;
 
 /// Longest wait of machines of one process for each other.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -140,6 +142,7 @@ pub struct Machine {
     exporter: Exporter,
     control: Arc<Control>,
     store: Arc<Store>,
+    spare: Spare,
     inboxes: Vec<Arc<Inbox>>,
     threads: Vec<(WorkerRef, JoinHandle<()>)>,
 }
@@ -167,7 +170,8 @@ impl Machine {
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
         let peers = Self::meet(config, id, workers, &mut fabric, patience.into())?;
         let exporter = fabric.exporter();
-        let store = Arc::new(make_store(config, id, &exporter));
+        let spare = spare(config, id, &exporter);
+        let store = Arc::new(make_store(config, id, exporter.boot(), spare.clone()));
         let control = Arc::new(Control::default());
         let mut machine = Self {
             id,
@@ -175,6 +179,7 @@ impl Machine {
             exporter,
             control,
             store,
+            spare,
             inboxes: Vec::new(),
             threads: Vec::new(),
         };
@@ -477,6 +482,8 @@ impl Drop for Machine {
         // Failures were logged when they occurred. A caller that needs the outcome calls stop or
         // join.
         let _ = self.join_threads();
+        // The machine's files are removed next.
+        self.spare.end();
     }
 }
 
@@ -575,28 +582,31 @@ fn arena(config: &Config, reads: usize) -> ArenaConfig {
     })
 }
 
-fn make_store(config: &Config, id: MachineId, exporter: &Exporter) -> Store {
+/// Returns the allocator of the memory of a machine's regions.
+fn spare(config: &Config, id: MachineId, exporter: &Exporter) -> Spare {
+    let (exporter, pages) = (exporter.clone(), Pages::of(config));
+    Spare::new(format!("{id}.region"), move |bytes| {
+        let (memory, capability) = exporter.export(bytes, false)?;
+        let page_bytes = pages.check(&memory)?;
+        tracing::debug!(bytes, page_bytes, "allocated a region");
+        Ok((memory, capability))
+    })
+}
+
+fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spare) -> Store {
     let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
     let blocks = BlockConfig {
         block_bytes: config.memory.block_bytes as usize,
         region_bytes: config.memory.region_bytes as usize,
         per_machine_bytes: config.memory.per_machine_bytes,
-        seed: exporter.boot(),
+        seed: boot,
     };
-    let exporter = exporter.clone();
-    let pages = Pages::of(config);
-    let export = Box::new(move |bytes| {
-        let (memory, capability) = exporter.export(bytes, false)?;
-        let page_bytes = pages.check(&memory)?;
-        tracing::debug!(bytes, page_bytes, "allocated a region");
-        Ok((memory, capability))
-    });
     Store::new(
         blocks,
         id,
         Placement::new(&machines),
         u64::from(id.get()),
-        export,
+        memory,
     )
 }
 

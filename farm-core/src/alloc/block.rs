@@ -45,6 +45,9 @@ pub trait RegionSource {
     /// # Errors
     /// [`AllocError::NoRegion`] if it cannot be created.
     fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError>;
+
+    /// Announces that a region will be needed soon. Called at most once before each region.
+    fn prepare(&mut self) {}
 }
 
 impl<F> RegionSource for F
@@ -55,6 +58,9 @@ where
         self(near)
     }
 }
+
+/// The next region is announced when less than this share of a region's blocks is free.
+const PREPARED_SHARE: u32 = 2;
 
 /// Where a block is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +120,8 @@ pub struct BlockAllocator {
     rng: Xoshiro256PlusPlus,
     pub(super) regions: Vec<RegionBlocks>,
     pub(super) in_use: u64,
+    /// Whether the next region was announced.
+    prepared: bool,
     /// Number of cuts so far: see [`BlockAllocator::cut`].
     pub(super) cuts: u64,
     pub(super) changes: Changes,
@@ -136,6 +144,7 @@ impl BlockAllocator {
             rng: Xoshiro256PlusPlus::seed_from_u64(config.seed),
             regions: Vec::new(),
             in_use: 0,
+            prepared: false,
             cuts: 0,
             changes: Changes::default(),
         }
@@ -259,13 +268,31 @@ impl BlockAllocator {
         owner: WorkerId,
         place: Place,
     ) -> Result<Option<Block>, AllocError> {
-        match place {
+        let obtained = match place {
             Place::In(region) => match self.index_of(region) {
                 Some(index) => Ok(self.regions[index].take(demand, owner)?),
                 None => Ok(None),
             },
             Place::Near(region) => self.obtain_near(demand, owner, region),
             Place::Anywhere => self.obtain_anywhere(demand, owner).map(Some),
+        };
+        self.prepare();
+        obtained
+    }
+
+    /// Announces the next region if few blocks are free, and the machine's limit on memory permits a region.
+    fn prepare(&mut self) {
+        let is_allowed = || {
+            let next = self.in_use.saturating_add(self.config.region_bytes as u64);
+            next <= self.config.per_machine_bytes
+        };
+        if self.prepared || self.regions.is_empty() || !is_allowed() {
+            return;
+        }
+        let free: u32 = self.regions.iter().map(|region| region.free).sum();
+        if free < (self.geometry.blocks() - self.geometry.first_block()) / PREPARED_SHARE {
+            self.prepared = true;
+            self.source.prepare();
         }
     }
 
@@ -344,6 +371,7 @@ impl BlockAllocator {
                 limit,
             });
         }
+        self.prepared = false;
         let (id, memory) = self.source.new_region(near)?;
         if self.has_region(id) {
             return Err(AllocError::RegionExists(id));

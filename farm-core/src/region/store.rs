@@ -10,17 +10,36 @@ use super::placement::Placement;
 use super::remote::RemoteRegions;
 use crate::alloc::{
     AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes,
-    Cut, Geometry, Mismatch, Place, ReleaseError, SizeClass, Slab, TableError, choose_region_id,
+    Cut, Geometry, Mismatch, Place, RegionSource, ReleaseError, SizeClass, Slab, TableError,
+    choose_region_id,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
 
-/// Allocates memory of the given number of bytes and exports it, so that peers can read it.
-pub type Export = Box<
-    dyn FnMut(usize) -> Result<(Memory, Capability), Box<dyn std::error::Error + Send + Sync>>
-        + Send,
->;
+/// Why memory of a region could not be allocated.
+pub type AllocationError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Allocates the memory of regions.
+pub trait RegionMemory: Send {
+    /// Allocates zeroed memory of this many bytes and exports it, so that peers can read it.
+    ///
+    /// # Errors
+    /// The reason why there is no memory.
+    fn allocate(&mut self, bytes: usize) -> Result<(Memory, Capability), AllocationError>;
+
+    /// Announces that memory of this many bytes will soon be needed.
+    fn prepare(&mut self, _bytes: usize) {}
+}
+
+impl<F> RegionMemory for F
+where
+    F: FnMut(usize) -> Result<(Memory, Capability), AllocationError> + Send,
+{
+    fn allocate(&mut self, bytes: usize) -> Result<(Memory, Capability), AllocationError> {
+        self(bytes)
+    }
+}
 
 type Regions = Arc<Mutex<BTreeMap<RegionId, (Memory, Capability)>>>;
 
@@ -35,32 +54,24 @@ pub struct Store {
 }
 
 impl Store {
-    /// Creates an empty store on machine `local`; `export` creates regions as they are needed.
+    /// Creates an empty store on machine `local`; `memory` allocates regions as they are needed.
     pub fn new(
         config: BlockConfig,
         local: MachineId,
         placement: Placement,
         seed: u64,
-        mut export: Export,
+        memory: impl RegionMemory + 'static,
     ) -> Self {
         let regions = Regions::default();
-        let known = Arc::clone(&regions);
-        let place = placement.clone();
-        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let blocks = BlockAllocator::new(config, move |near: Option<RegionId>| {
-            let mut known = lock(&known);
-            let id = choose_region_id(&place, local, near, |id| known.contains_key(&id), &mut rng)
-                .ok_or_else(|| {
-                    AllocError::NoRegion(
-                        "no virtual ring has a free position that makes this machine the primary"
-                            .into(),
-                    )
-                })?;
-            let (memory, capability) = export(config.region_bytes)
-                .map_err(|error| AllocError::NoRegion(error.to_string()))?;
-            known.insert(id, (memory.clone(), capability));
-            Ok((id, memory))
-        });
+        let source = NewRegions {
+            local,
+            placement: placement.clone(),
+            regions: Arc::clone(&regions),
+            region_bytes: config.region_bytes,
+            memory,
+            rng: Xoshiro256PlusPlus::seed_from_u64(seed),
+        };
+        let blocks = BlockAllocator::new(config, source);
         Self {
             placement,
             changes: blocks.changes(),
@@ -176,6 +187,39 @@ impl Store {
     /// [`TableError`] if a region's table is damaged.
     pub fn usage(&self) -> Result<BlockUsage, TableError> {
         lock(&self.blocks).usage()
+    }
+}
+
+/// Creates regions of a store. The lock of the block allocator is held meanwhile, so that there is one call at a time.
+struct NewRegions<M> {
+    local: MachineId,
+    placement: Placement,
+    regions: Regions,
+    region_bytes: usize,
+    memory: M,
+    rng: Xoshiro256PlusPlus,
+}
+
+impl<M: RegionMemory> RegionSource for NewRegions<M> {
+    fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError> {
+        let (place, rng) = (&self.placement, &mut self.rng);
+        let known = lock(&self.regions);
+        let is_known = |id| known.contains_key(&id);
+        let id = choose_region_id(place, self.local, near, is_known, rng).ok_or_else(|| {
+            AllocError::NoRegion(
+                "no virtual ring has a free position that makes this machine the primary".into(),
+            )
+        })?;
+        drop(known);
+        let allocated = self.memory.allocate(self.region_bytes);
+        let (memory, capability) =
+            allocated.map_err(|error| AllocError::NoRegion(error.to_string()))?;
+        lock(&self.regions).insert(id, (memory.clone(), capability));
+        Ok((id, memory))
+    }
+
+    fn prepare(&mut self) {
+        self.memory.prepare(self.region_bytes);
     }
 }
 

@@ -164,7 +164,7 @@ fn store(
         seed: seed ^ u64::from(id.get()) << 16,
     };
     let fabric = fabric.clone();
-    let export = Box::new(move |bytes| Ok(fabric.export(id, bytes, false)));
+    let export = move |bytes| Ok(fabric.export(id, bytes, false));
     let seed = seed ^ u64::from(id.get());
     Store::new(blocks, id, Placement::new(ids), seed, export)
 }

@@ -1,13 +1,14 @@
 //! The block allocator against a model: the set of live runs.
 
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
 use super::{TINY, tiny_machine};
 use crate::alloc::{
     AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockKind, BlockSource, BlockState,
-    BlockTable, BlockUsage, Geometry, LocateError, Place, ReleaseError, SizeClass,
+    BlockTable, BlockUsage, Geometry, LocateError, Place, RegionSource, ReleaseError, SizeClass,
 };
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::mem::Memory;
@@ -262,6 +263,40 @@ fn a_failed_region_source_is_called_again() {
         .acquire(SizeClass::SMALLEST, WORKER, Place::Anywhere)
         .unwrap_err();
     assert!(matches!(again, AllocError::RegionExists(_)), "{again}");
+}
+
+/// Regions of 16 blocks, which records how often one was announced before each.
+#[derive(Default)]
+struct Announced(Arc<Mutex<Vec<u32>>>);
+
+impl RegionSource for Announced {
+    fn new_region(&mut self, _near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError> {
+        let mut announced = self.0.lock().unwrap();
+        announced.push(0);
+        let id = RegionId::new(1, announced.len() as u32).unwrap();
+        Ok((id, Memory::anonymous(TINY.region_bytes)))
+    }
+
+    fn prepare(&mut self) {
+        *self.0.lock().unwrap().last_mut().unwrap() += 1;
+    }
+}
+
+#[test]
+fn the_next_region_is_announced_once_when_few_blocks_are_free() {
+    let source = Announced::default();
+    let announced = Arc::clone(&source.0);
+    let mut allocator = BlockAllocator::new(TINY, source);
+    let mut seen = Vec::new();
+    while let Ok(block) = allocator.acquire(SizeClass::SMALLEST, WORKER, Place::Anywhere) {
+        block.expect("anywhere is an error without room");
+        seen.push(announced.lock().unwrap().clone());
+    }
+    assert_eq!(seen.len(), 4 * 16);
+    assert_eq!((&seen[7][..], &seen[8][..]), (&[0][..], &[1][..]));
+    assert_eq!(seen[16], [1, 0]);
+    // The last one is not followed by another, because of the machine's limit.
+    assert_eq!(seen.last().unwrap()[..], [1, 1, 1, 0]);
 }
 
 #[test]
