@@ -14,7 +14,7 @@ use crate::linkbench::client::{Client, Drawn};
 use crate::linkbench::degree::Links;
 use crate::linkbench::driver::LinkCosts;
 use crate::linkbench::loaded::{LinksOf, Loaded, Nodes, link_type, now_ms};
-use crate::linkbench::report::{LoadResult, MachineReport, RunResult, Setup};
+use crate::linkbench::report::{LoadResult, RunResult, Setup};
 use crate::linkbench::requests::{Kind, Mix, Requests};
 use crate::recorder::Outcome;
 use crate::report::{Beside, Engine};
@@ -78,27 +78,15 @@ pub fn run(engine: Engine, dir: &Path, run: &Job<'_>) -> anyhow::Result<Beside<R
     let clients = clients.collect::<anyhow::Result<Vec<_>>>()?;
     let ran = threads::run(clients, Kind::ALL.len(), &run.extent)?;
     let workers: Vec<Ran<LinkCosts>> = ran.into_iter().map(|(ran, _)| ran).collect();
-    let report = MachineReport {
-        machine: "threads".to_owned(),
-        load_s: 0.0,
-        loaded: 0,
-        tables: (),
-        workers,
-    };
+    let report = threads::report(workers);
     let setup = Setup {
         by_id: true,
         cached_heads: 0,
         in_flight: threads,
         ..run.setup.clone()
     };
-    let facts = store.facts()?;
-    Ok(Beside {
-        engine,
-        version: facts.version,
-        settings: facts.settings,
-        threads,
-        run: RunResult::new(&setup, load, &[report])?,
-    })
+    let run = RunResult::new(&setup, load, &[report])?;
+    Ok(store.facts()?.beside(engine, threads, run))
 }
 
 struct LinkClient {

@@ -27,7 +27,7 @@ use farm_graph::tx::Range;
 use farm_graph::{Assoc, NodeData};
 
 use crate::linkbench::loaded::{LinksOf, Nodes};
-use crate::report::Engine;
+use crate::report::{Beside, Engine};
 use crate::taobench::loaded::Loaded;
 use crate::taobench::store::Effect;
 use crate::taobench::stream::{Read, Write};
@@ -83,6 +83,19 @@ fn tao_store(engine: Engine, dir: &Path) -> anyhow::Result<Box<dyn TaoStore>> {
 struct Facts {
     version: String,
     settings: Vec<String>,
+}
+
+impl Facts {
+    /// Returns the result of a run.
+    fn beside<R>(self, engine: Engine, threads: u64, run: R) -> Beside<R> {
+        Beside {
+            engine,
+            version: self.version,
+            settings: self.settings,
+            threads,
+            run,
+        }
+    }
 }
 
 /// A store with the tables of LinkBench.

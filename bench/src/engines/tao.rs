@@ -17,7 +17,7 @@ use crate::taobench::audit::{AuditResult, Written, expected};
 use crate::taobench::driver::TaoCosts;
 use crate::taobench::edges::{Edge, EdgeType, Owner, value};
 use crate::taobench::loaded::Loaded;
-use crate::taobench::report::{LoadResult, MachineReport, RunResult, Setup};
+use crate::taobench::report::{LoadResult, RunResult, Setup};
 use crate::taobench::store::Effect;
 use crate::taobench::stream::{Book, Known, Read, Request, Stream, Write};
 use crate::taobench::workload::{Kind, Workload};
@@ -82,25 +82,13 @@ pub fn run(engine: Engine, dir: &Path, run: &Job<'_>) -> anyhow::Result<Beside<R
         .map(|client| (client.written, client.stream.own));
     let made: Vec<(Written, Book)> = made.collect();
     let audit = audit(&mut *store.client()?, &run.loaded, &made)?;
-    let report = MachineReport {
-        machine: "threads".to_owned(),
-        load_s: 0.0,
-        loaded: 0,
-        tables: (),
-        workers,
-    };
+    let report = threads::report(workers);
     let setup = Setup {
         in_flight: threads,
         ..run.setup.clone()
     };
-    let facts = store.facts()?;
-    Ok(Beside {
-        engine,
-        version: facts.version,
-        settings: facts.settings,
-        threads,
-        run: RunResult::new(setup, load, &[report], audit)?,
-    })
+    let run = RunResult::new(setup, load, &[report], audit)?;
+    Ok(store.facts()?.beside(engine, threads, run))
 }
 
 struct TaoClient {

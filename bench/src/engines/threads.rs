@@ -9,6 +9,7 @@ use farm_core::time::Nanos;
 use crate::closed_loop::{Ran, part_of};
 use crate::counters::Counters;
 use crate::recorder::{Outcome, Recorder};
+use crate::report::MachineReport;
 use crate::slices::Slicer;
 
 /// A client, whose operations are of several kinds.
@@ -41,6 +42,17 @@ pub struct Extent {
     pub operations: Option<u64>,
     /// One operation in this many is timed.
     pub sampled_1_in: u32,
+}
+
+/// Returns the report of the threads of an engine, in the form of a machine's report.
+pub(super) fn report<W>(workers: Vec<W>) -> MachineReport<W> {
+    MachineReport {
+        machine: "threads".to_owned(),
+        load_s: 0.0,
+        loaded: 0,
+        tables: (),
+        workers,
+    }
 }
 
 /// Runs clients, and returns what they have done with the clients.
