@@ -43,9 +43,7 @@ pub use state::{LookupCounters, counters};
 pub use table::{TableId, TableSpec};
 pub use tx::left_over;
 
-/// Bytes of the keys of most tables. Other lengths are possible: [`TableSpec::key_bytes`].
+/// Bytes of a key.
 pub const KEY_BYTES: usize = 16;
-/// Maximum number of bytes in a key.
-pub const MAX_KEY_BYTES: usize = 256;
-/// A key of [`KEY_BYTES`].
+/// A key.
 pub type Key = [u8; KEY_BYTES];
