@@ -27,8 +27,11 @@ impl Scratch {
             .prefix(PREFIX)
             .tempdir_in(parent)
             .with_context(failed)?;
-        let lock = File::create(dir.path().join(LOCK)).with_context(failed)?;
+        // Locked before it has its name: otherwise `farm clean` could find it between the two steps.
+        let (path, new) = (dir.path().join(LOCK), dir.path().join("new"));
+        let lock = File::create(&new).with_context(failed)?;
         lock.lock().with_context(failed)?;
+        std::fs::rename(&new, path).with_context(failed)?;
         Ok(Self { dir, _lock: lock })
     }
 

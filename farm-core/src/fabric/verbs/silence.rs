@@ -3,7 +3,8 @@
 //! A device ends every request of a reliable connection: with an error, after its retries, if the peer does not answer.
 //! Drivers do not always do so. `rdma_rxe` of Linux 6.1 forgets a request if the network interface goes down while the
 //! request is sent; the operation would never complete. A connection that is silent for much longer than the retries
-//! take is therefore treated as broken.
+//! take is therefore treated as broken. So is one to a process that stands still (stopped by a debugger, for example) and
+//! takes no notifications: the device retries these for ever.
 
 use std::time::Duration;
 
