@@ -3,9 +3,10 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use farm_bench::report::{Header, Measured, Report, Started};
 use farm_core::config::host::HostFacts;
 use farm_core::config::{Config, rounded_size};
@@ -189,6 +190,27 @@ pub(crate) fn write_single<R: Serialize + fmt::Display + Measured>(
     });
     crate::Output.write_all(report.to_string().as_bytes())?;
     written
+}
+
+/// Returns the run of a report that has one.
+pub(crate) fn only_run<R>(report: &Report<R>) -> anyhow::Result<&R> {
+    match &report.runs[..] {
+        [run] => Ok(run),
+        runs => bail!("internal error: the report has {} runs", runs.len()),
+    }
+}
+
+/// Prints the failures of a run, and returns the exit status of its command. `errors`: number of requests that failed.
+pub(crate) fn end<'a>(errors: u64, failures: impl IntoIterator<Item = &'a String>) -> ExitCode {
+    let mut exit = match errors {
+        0 => ExitCode::SUCCESS,
+        _ => ExitCode::FAILURE,
+    };
+    for why in failures {
+        crate::write_stderr(format_args!("farm: error: {why}"));
+        exit = ExitCode::FAILURE;
+    }
+    exit
 }
 
 /// Checks, before anything is measured, that the results can be written to `path`, the value of `option`.

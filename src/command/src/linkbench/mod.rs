@@ -27,9 +27,7 @@ use plan::Plan;
 pub(crate) fn run(args: &LinkbenchArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
     beside::check(&args.beside)?;
     if args.csv.is_some() && args.csv == args.json {
-        return Err(Usage::error(
-            "--json and --csv name the same file".to_owned(),
-        ));
+        return Err(Usage::error("--json and --csv name the same file"));
     }
     let plan = Plan::of(args)?;
     let started = Started::now();
@@ -43,28 +41,16 @@ pub(crate) fn run(args: &LinkbenchArgs, log: Option<&str>) -> anyhow::Result<Exi
     let run = compare(args, &plan, run);
     let report = report(&started, &plan.config, &facts, vec![run])?;
     measure::write_single(&report, json)?;
-    let [
-        Compared {
-            run,
-            beside_failures,
-            ..
-        },
-    ] = &report.runs[..]
-    else {
-        bail!("internal error: the report has {} runs", report.runs.len());
-    };
+    let Compared {
+        run,
+        beside_failures,
+        ..
+    } = measure::only_run(&report)?;
     if let Some(path) = &args.csv {
         write_csv(path, run)?;
     }
-    for why in run.failures.iter().chain(beside_failures) {
-        crate::write_stderr(format_args!("farm: error: {why}"));
-    }
-    Ok(
-        match run.errors == 0 && run.failures.is_empty() && beside_failures.is_empty() {
-            true => ExitCode::SUCCESS,
-            false => ExitCode::FAILURE,
-        },
-    )
+    let failures = run.failures.iter().chain(beside_failures);
+    Ok(measure::end(run.errors, failures))
 }
 
 /// Runs the requests on other engines.

@@ -40,28 +40,13 @@ pub(crate) fn run(args: &TaobenchArgs, log: Option<&str>) -> anyhow::Result<Exit
     let run = compare(args, &plan, run)?;
     let report = report(&started, &plan.config, &facts, vec![run])?;
     measure::write(&report, json, "")?;
-    let [
-        Compared {
-            run,
-            beside_failures,
-            ..
-        },
-    ] = &report.runs[..]
-    else {
-        bail!("internal error: the report has {} runs", report.runs.len());
-    };
+    let Compared {
+        run,
+        beside_failures,
+        ..
+    } = measure::only_run(&report)?;
     let failures = run.failures.iter().chain(&run.audit.wrong);
-    for why in failures.chain(beside_failures) {
-        crate::write_stderr(format_args!("farm: error: {why}"));
-    }
-    let succeeded = run.errors == 0
-        && run.failures.is_empty()
-        && run.audit.wrong.is_none()
-        && beside_failures.is_empty();
-    Ok(match succeeded {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(measure::end(run.errors, failures.chain(beside_failures)))
 }
 
 /// Runs the requests on other engines.
