@@ -59,8 +59,8 @@ where
     }
 }
 
-/// The next region is announced when less than this share of a region's blocks is free.
-const PREPARED_SHARE: u32 = 2;
+/// The next region is announced when fewer blocks are free than a region has, divided by this.
+const PREPARED_SHARE: u64 = 2;
 
 /// Where a block is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -282,18 +282,26 @@ impl BlockAllocator {
 
     /// Announces the next region if few blocks are free, and the machine's limit on memory permits a region.
     fn prepare(&mut self) {
-        let is_allowed = || {
-            let next = self.in_use.saturating_add(self.config.region_bytes as u64);
-            next <= self.config.per_machine_bytes
-        };
-        if self.prepared || self.regions.is_empty() || !is_allowed() {
+        if self.prepared || self.regions.is_empty() || !self.may_grow() {
             return;
         }
-        let free: u32 = self.regions.iter().map(|region| region.free).sum();
-        if free < (self.geometry.blocks() - self.geometry.first_block()) / PREPARED_SHARE {
+        let blocks = u64::from(self.geometry.blocks() - self.geometry.first_block());
+        if self.free_blocks() < blocks / PREPARED_SHARE {
             self.prepared = true;
             self.source.prepare();
         }
+    }
+
+    /// Returns whether the machine's limit on memory permits another region.
+    fn may_grow(&self) -> bool {
+        let next = self.in_use.saturating_add(self.config.region_bytes as u64);
+        next <= self.config.per_machine_bytes
+    }
+
+    /// Returns the number of blocks in all regions that no class uses.
+    pub(super) fn free_blocks(&self) -> u64 {
+        let free = self.regions.iter().map(|region| u64::from(region.free));
+        free.sum()
     }
 
     fn obtain_near(
@@ -363,12 +371,11 @@ impl BlockAllocator {
                 region_bytes,
             });
         }
-        let (in_use, limit) = (self.in_use, self.config.per_machine_bytes);
-        if in_use.saturating_add(self.config.region_bytes as u64) > limit {
+        if !self.may_grow() {
             return Err(AllocError::OutOfMemory {
                 asked: demand.bytes(),
-                in_use,
-                limit,
+                in_use: self.in_use,
+                limit: self.config.per_machine_bytes,
             });
         }
         self.prepared = false;

@@ -198,14 +198,9 @@ impl BlockAllocator {
 
     /// Returns the bytes that any class can use: free blocks, and regions that the machine may still create.
     pub fn available_bytes(&self) -> u64 {
-        let free: u64 = self
-            .regions
-            .iter()
-            .map(|region| u64::from(region.free))
-            .sum();
         let region_bytes = self.config.region_bytes as u64;
         let more = self.config.per_machine_bytes.saturating_sub(self.in_use) / region_bytes;
-        free * self.config.block_bytes as u64 + more * region_bytes
+        self.free_blocks() * self.config.block_bytes as u64 + more * region_bytes
     }
 
     /// Returns whether available memory is below its threshold.
