@@ -2,7 +2,7 @@
 
 use farm_graph::tx::Range;
 use farm_graph::{Assoc, NodeData};
-use rusqlite::{OptionalExtension, Row, Transaction, params};
+use rusqlite::{OptionalExtension, Row, Statement, Transaction, params};
 
 use super::{Client, Sqlite};
 use crate::engines::{Facts, LinkOps, LinkStore, List};
@@ -26,6 +26,34 @@ pub(in crate::engines) const LINK_TABLES: &str = "
 /// The index of lists, which is created after the load.
 const LINK_INDEX: &str =
     "CREATE INDEX list ON link (id1, link_type, visibility, time DESC, id2, version, data);";
+
+/// Executes a statement whose parameters are the columns of a node.
+fn put_node(put: &mut Statement<'_>, id: u64, node: &NodeData<'_>) -> rusqlite::Result<usize> {
+    put.execute(params![
+        id,
+        node.node_type,
+        node.version,
+        node.time,
+        node.data
+    ])
+}
+
+/// Executes a statement whose parameters are the columns of a link.
+fn put_row(
+    put: &mut Statement<'_>,
+    (id1, link_type): List,
+    link: &Assoc<'_>,
+) -> rusqlite::Result<usize> {
+    put.execute(params![
+        id1,
+        link_type,
+        link.id2,
+        link.visible,
+        link.version,
+        link.time,
+        link.data
+    ])
+}
 
 fn link_of<'a>(row: &'a Row<'_>) -> rusqlite::Result<Assoc<'a>> {
     Ok(Assoc {
@@ -54,13 +82,7 @@ impl LinkStore for Sqlite {
         let mut put = tx.prepare("INSERT INTO node VALUES (?, ?, ?, ?, ?)")?;
         for id in ids {
             let node = nodes.get(id);
-            put.execute(params![
-                id,
-                node.node_type,
-                node.version,
-                node.time,
-                node.data
-            ])?;
+            put_node(&mut put, id, &node)?;
         }
         drop(put);
         tx.commit()?;
@@ -74,15 +96,7 @@ impl LinkStore for Sqlite {
                     break;
                 };
                 let link = links.get(&next);
-                put.execute(params![
-                    next.id1,
-                    link_type(next.link_type),
-                    link.id2,
-                    link.visible,
-                    link.version,
-                    link.time,
-                    link.data
-                ])?;
+                put_row(&mut put, (next.id1, link_type(next.link_type)), &link)?;
             }
             drop(put);
             tx.commit()?;
@@ -128,21 +142,9 @@ fn visible(
         .optional()
 }
 
-fn put_link(
-    tx: &Transaction<'_>,
-    (id1, link_type): List,
-    link: &Assoc<'_>,
-) -> rusqlite::Result<()> {
+fn put_link(tx: &Transaction<'_>, list: List, link: &Assoc<'_>) -> rusqlite::Result<()> {
     let mut put = tx.prepare_cached("REPLACE INTO link VALUES (?, ?, ?, ?, ?, ?, ?)")?;
-    put.execute(params![
-        id1,
-        link_type,
-        link.id2,
-        link.visible,
-        link.version,
-        link.time,
-        link.data
-    ])?;
+    put_row(&mut put, list, link)?;
     Ok(())
 }
 
@@ -263,13 +265,7 @@ impl LinkOps for Client {
 
     fn add_node(&mut self, id: u64, node: &NodeData<'_>) -> anyhow::Result<()> {
         let mut put = self.statement("INSERT INTO node VALUES (?, ?, ?, ?, ?)")?;
-        put.execute(params![
-            id,
-            node.node_type,
-            node.version,
-            node.time,
-            node.data
-        ])?;
+        put_node(&mut put, id, node)?;
         Ok(())
     }
 
@@ -277,13 +273,7 @@ impl LinkOps for Client {
         let mut put = self.statement(
             "UPDATE node SET version = ?3, time = ?4, data = ?5 WHERE id = ?1 AND type = ?2",
         )?;
-        let changed = put.execute(params![
-            id,
-            node.node_type,
-            node.version,
-            node.time,
-            node.data
-        ])?;
+        let changed = put_node(&mut put, id, node)?;
         Ok(changed > 0)
     }
 
