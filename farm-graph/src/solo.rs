@@ -17,7 +17,7 @@ pub(crate) fn begin(worker: &mut Worker, node: FatPointer, body: Vec<u8>, cont: 
     run(worker, key);
 }
 
-/// As [`begin`], for a read, of which only some run at a time.
+/// As [`begin`], for a read. A limited number of reads runs at a time ([`MAX_READS`]); others wait for their end.
 pub(crate) fn begin_read(worker: &mut Worker, node: FatPointer, body: Vec<u8>, cont: AnyCont) {
     let key = insert(worker, true, node, body, cont);
     let concurrency = worker.transactions_config().concurrency as usize;
