@@ -26,6 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let table = |id, value_bytes| TableSpec {
         id,
         neighbourhood: 6,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes,
         shards: 3,
         buckets: 32,

@@ -100,11 +100,16 @@ pub fn configure(config: &mut Config, options: &LookupOptions) {
 }
 
 fn table(options: &LookupOptions, config: &Config) -> Result<TableSpec> {
-    let layout = Layout::new(options.neighbourhood, options.value_bytes)?;
+    let layout = Layout::new(
+        options.neighbourhood,
+        farm_kv::KEY_BYTES,
+        options.value_bytes,
+    )?;
     let region = config.memory.region_bytes - 2 * config.memory.block_bytes;
     let mut spec = TableSpec {
         id: 1,
         neighbourhood: options.neighbourhood,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: options.value_bytes,
         shards: 0,
         buckets: u32::MAX,
@@ -198,10 +203,11 @@ impl LookupBench {
     pub fn measure(&self, in_flight: usize, present: bool) -> Result<LookupRate> {
         let TableSpec {
             neighbourhood,
+            key_bytes,
             value_bytes,
             ..
         } = self.spec;
-        let bucket_bytes = Layout::new(neighbourhood, value_bytes)?.bucket_bytes();
+        let bucket_bytes = Layout::new(neighbourhood, key_bytes, value_bytes)?.bucket_bytes();
         let mut rates = Vec::new();
         let mut sum = LookupCosts::default();
         let (duration, records) = (self.options.duration, self.records());

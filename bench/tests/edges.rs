@@ -43,6 +43,7 @@ fn cluster(name: &str) -> TestCluster {
         ids: TableSpec {
             id: 9,
             neighbourhood: 4,
+            key_bytes: farm_kv::KEY_BYTES,
             value_bytes: farm_graph::ID_VALUE_BYTES,
             shards: 4,
             buckets: 1024,

@@ -46,7 +46,7 @@
 //! let friend = AssocType { id: 1, name: "friend".into(), inverse: Some(1), ..AssocType::default() };
 //! let spec = GraphSpec {
 //!     schema: Schema::new(vec![person], vec![friend])?,
-//!     ids: farm_kv::TableSpec { id: 1, neighbourhood: 4, value_bytes: 16, shards: 2, buckets: 8 },
+//!     ids: farm_kv::TableSpec { id: 1, neighbourhood: 4, key_bytes: 16, value_bytes: 16, shards: 2, buckets: 8 },
 //!     page_bytes: 4096,
 //!     cached_heads: 1024,
 //! };

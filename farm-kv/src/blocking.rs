@@ -9,7 +9,7 @@ use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::{Cont, Worker};
 
 use crate::shard::Changed;
-use crate::{Change, GetCont, Key, KvError, TableId, TableSpec};
+use crate::{Change, GetCont, KvError, TableId, TableSpec};
 
 /// Why a call from a thread outside failed.
 #[derive(Debug, thiserror::Error)]
@@ -93,7 +93,7 @@ type Got = Result<Option<Vec<u8>>, KvError>;
 type Done = Result<Changed, KvError>;
 
 /// Opens a table on every worker of `machines`, which run in this process: all machines of the cluster, or some of
-/// them.
+/// them. On other machines, the owners of shards open it, too.
 ///
 /// # Errors
 /// [`BlockingError`]: the first error.
@@ -132,8 +132,9 @@ pub fn get(
     machine: &Machine,
     worker: usize,
     table: TableId,
-    key: Key,
+    key: impl AsRef<[u8]>,
 ) -> Result<Option<Vec<u8>>, BlockingError> {
+    let key = key.as_ref().to_vec();
     let got: Got = machine.ask(worker, move |worker, send| {
         let context = with_answers(worker, |answers| context(send, answers));
         if let Err(error) = crate::get(worker, table, &key, GetCont::new(tell_value, context)) {
@@ -164,9 +165,10 @@ pub fn change(
     machine: &Machine,
     worker: usize,
     table: TableId,
-    key: Key,
+    key: impl AsRef<[u8]>,
     change: OwnedChange,
 ) -> Result<Changed, BlockingError> {
+    let key = key.as_ref().to_vec();
     let done: Done = machine.ask(worker, move |worker, send| {
         let context = with_answers(worker, |answers| context(send, answers));
         let cont = Cont::new(answer::<Done>, context);

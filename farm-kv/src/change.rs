@@ -2,11 +2,11 @@
 
 use farm_core::ids::MachineId;
 
+use crate::KvError;
 use crate::shard::Changed;
 use crate::table::TableId;
-use crate::{KEY_BYTES, Key, KvError};
 
-/// Bytes of the header: operation, table, shard and bucket.
+/// Bytes of the header: operation, length of the key minus one, table, shard and bucket.
 pub(crate) const HEADER_BYTES: usize = 12;
 /// The codes of inserts, updates and upserts, which an owner combines.
 pub(crate) const PUTS: std::ops::RangeInclusive<u8> = 1..=3;
@@ -55,11 +55,11 @@ impl<'a> Change<'a> {
     }
 
     /// Replaces `body` by the message body for this change of `key`; `place` is the key's table, shard and bucket.
-    pub(crate) fn encode(&self, body: &mut Vec<u8>, place: (TableId, u32, u32), key: &Key) {
+    pub(crate) fn encode(&self, body: &mut Vec<u8>, place: (TableId, u32, u32), key: &[u8]) {
         let (table, shard, bucket) = place;
         body.clear();
-        body.reserve(HEADER_BYTES + KEY_BYTES + self.value().len());
-        body.extend_from_slice(&[self.code(), 0]);
+        body.reserve(HEADER_BYTES + key.len() + self.value().len());
+        body.extend_from_slice(&[self.code(), (key.len() - 1) as u8]);
         body.extend_from_slice(&table.0.to_le_bytes());
         body.extend_from_slice(&shard.to_le_bytes());
         body.extend_from_slice(&bucket.to_le_bytes());
@@ -74,14 +74,26 @@ pub(crate) struct Order<'a> {
     pub(crate) table: u16,
     pub(crate) shard: u32,
     pub(crate) bucket: u32,
+    pub(crate) key_bytes: usize,
+    /// The key, and the value of a put.
     pub(crate) pair: &'a [u8],
+}
+
+impl Order<'_> {
+    pub(crate) fn key(&self) -> &[u8] {
+        &self.pair[..self.key_bytes]
+    }
+}
+
+/// Returns the length of the key in the message of a change; `None` if the message is shorter.
+pub(crate) fn key_bytes(body: &[u8]) -> Option<usize> {
+    let bytes = 1 + usize::from(*body.get(1)?);
+    (body.len() >= HEADER_BYTES + bytes).then_some(bytes)
 }
 
 /// Splits a message; `None` if it is too short. The lengths of key and value are checked with the table.
 pub(crate) fn parse(body: &[u8]) -> Option<Order<'_>> {
-    if body.len() < HEADER_BYTES + KEY_BYTES {
-        return None;
-    }
+    let key_bytes = key_bytes(body)?;
     let (header, pair) = body.split_at(HEADER_BYTES);
     let word = |at: usize| {
         u32::from_le_bytes(
@@ -96,6 +108,7 @@ pub(crate) fn parse(body: &[u8]) -> Option<Order<'_>> {
         table,
         shard: word(4),
         bucket: word(8),
+        key_bytes,
         pair,
     })
 }

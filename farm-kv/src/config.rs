@@ -26,7 +26,7 @@ use serde::Serialize;
 use crate::layout::NEIGHBOURHOODS;
 
 /// Maximum number of bytes in a key.
-pub const MAX_KEY_BYTES: u64 = 256;
+pub const MAX_KEY_BYTES: u64 = crate::MAX_KEY_BYTES as u64;
 
 /// Maximum number of shards that one worker owns.
 pub const MAX_SHARDS_PER_WORKER: u32 = 64;

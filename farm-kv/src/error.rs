@@ -9,6 +9,14 @@ pub enum KvError {
     /// Too many operations are in flight on this worker: the caller must wait until some have completed.
     #[error("too many operations are in flight on this worker: retry when some have completed")]
     Busy,
+    /// The key has another length than the table's keys.
+    #[error("the key has {found} bytes, but the table's keys have {expected}")]
+    KeyLength {
+        /// Length of the table's keys.
+        expected: usize,
+        /// Length found.
+        found: usize,
+    },
     /// The value has another length than the table's values.
     #[error("the value has {found} bytes, but the table's values have {expected}")]
     ValueLength {
@@ -40,7 +48,7 @@ pub enum KvError {
     Spec(String),
     /// The table is not open on this worker, or not yet, or its opening failed.
     #[error(
-        "table {0} is not open on this worker: open it on every worker of the cluster (farm_kv::open, or \
+        "table {0} is not open on this worker: open it on every worker that uses it (farm_kv::open, or \
          farm_kv::blocking::open), and use it when that has succeeded"
     )]
     NotOpen(u16),

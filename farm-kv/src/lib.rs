@@ -43,7 +43,9 @@ pub use state::{LookupCounters, counters};
 pub use table::{TableId, TableSpec};
 pub use tx::left_over;
 
-/// Bytes of a key.
+/// Bytes of the keys of most tables. Other lengths are possible: [`TableSpec::key_bytes`].
 pub const KEY_BYTES: usize = 16;
-/// A key.
+/// Maximum number of bytes in a key.
+pub const MAX_KEY_BYTES: usize = 256;
+/// A key of [`KEY_BYTES`].
 pub type Key = [u8; KEY_BYTES];

@@ -10,12 +10,20 @@ pub use crate::pending::Place;
 use crate::pending::{End, GetCont, Lookup};
 use crate::state::{Kv, LookupCounters, kv};
 use crate::table::{Table, TableId};
-use crate::{Key, KvError};
+use crate::{KEY_BYTES, Key, KvError};
 
 /// Number of restarts after which a lookup fails.
 const MAX_RESTARTS: u32 = 10_000;
 /// Number of reads after which a lookup fails: a chain in another machine's memory may contain a cycle.
 const MAX_READS: u32 = 10 * MAX_RESTARTS;
+
+/// What a lookup searches.
+#[derive(Clone, Copy)]
+struct Wanted<'a> {
+    key: &'a [u8],
+    /// The pointer by which a block was read.
+    block: Option<Next>,
+}
 
 /// What a lookup does after a read.
 enum Step {
@@ -28,9 +36,9 @@ enum Step {
 /// Looks up a key. The continuation is called from the event loop, never before this function returns.
 ///
 /// # Errors
-/// [`KvError::NotOpen`]; [`KvError::Busy`] if too many reads are in flight. Nothing was started.
+/// [`KvError::NotOpen`], [`KvError::KeyLength`]; [`KvError::Busy`] if too many reads are in flight. Nothing was started.
 #[inline]
-pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Result<(), KvError> {
+pub fn get(worker: &mut Worker, table: TableId, key: &[u8], cont: GetCont) -> Result<(), KvError> {
     begin(worker, table, key, cont, |open| Place::of(open, table, key))
 }
 
@@ -39,7 +47,7 @@ pub fn get(worker: &mut Worker, table: TableId, key: &Key, cont: GetCont) -> Res
 /// # Errors
 /// As [`get`].
 #[inline]
-pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Result<(), KvError> {
+pub fn get_at(worker: &mut Worker, place: Place, key: &[u8], cont: GetCont) -> Result<(), KvError> {
     begin(worker, place.table, key, cont, |_| place)
 }
 
@@ -49,14 +57,15 @@ pub fn get_at(worker: &mut Worker, place: Place, key: &Key, cont: GetCont) -> Re
 fn begin(
     worker: &mut Worker,
     table: TableId,
-    key: &Key,
+    key: &[u8],
     cont: GetCont,
     place: impl FnOnce(&Table) -> Place,
 ) -> Result<(), KvError> {
     let machine = worker.me().machine;
     let guard = worker.pin();
     let (state, arena) = worker.layer_and_arena::<Kv>();
-    let open = match state.tables.open(table) {
+    let open = state.tables.open(table);
+    let open = match open.and_then(|open| open.check_key(key).map(|()| open)) {
         Ok(open) => open,
         Err(error) => {
             worker.unpin(guard);
@@ -74,9 +83,12 @@ fn begin(
     state.counters.local += u64::from(local);
     state.counters.remote += u64::from(!local);
     let lookup = slot.index();
+    if key.len() > KEY_BYTES {
+        state.long_keys[lookup][..key.len()].copy_from_slice(key);
+    }
     state.lookups[lookup] = Some(Lookup {
         place,
-        key: *key,
+        key: first_of(key),
         reads: 1,
         restarts: 0,
         block: None,
@@ -85,6 +97,17 @@ fn begin(
     });
     worker.read_within(slot, request, Cont::new(buckets_came, lookup as u64));
     Ok(())
+}
+
+/// Returns the first bytes of a key, followed by zeros if it is shorter.
+#[inline(always)]
+fn first_of(key: &[u8]) -> Key {
+    if let Some(first) = key.first_chunk() {
+        return *first;
+    }
+    let mut first = [0; KEY_BYTES];
+    first[..key.len()].copy_from_slice(key);
+    first
 }
 
 /// Calls the continuation when there is room for a lookup in a table, after [`get`] returned [`KvError::Busy`]. Waiting
@@ -112,7 +135,7 @@ fn came(
     worker: &mut Worker,
     lookup: usize,
     result: ReadResult,
-    search: impl FnOnce(&Layout, &Lookup, &[u8]) -> Step,
+    search: impl Fn(&Layout, Wanted<'_>, &[u8]) -> Step,
 ) {
     let (state, arena) = worker.layer_and_arena::<Kv>();
     let entry = state.lookups[lookup]
@@ -129,7 +152,22 @@ fn came(
     };
     let layout = &state.tables[&entry.place.table.0].layout;
     let bytes = bytemuck::cast_slice(arena.words(&slot));
-    match search(layout, entry, bytes) {
+    let block = entry.block;
+    let step = match layout.key_bytes {
+        // The compiler knows the length of the key here.
+        KEY_BYTES => {
+            let key = &entry.key[..];
+            search(layout, Wanted { key, block }, bytes)
+        }
+        length => {
+            let key = match length {
+                ..KEY_BYTES => &entry.key[..length],
+                _ => &state.long_keys[lookup][..length],
+            };
+            search(layout, Wanted { key, block }, bytes)
+        }
+    };
+    match step {
         Step::Found(pair) => {
             let Some(value) = layout.short_value(bytes, pair) else {
                 return long_found(worker, slot, pair);
@@ -161,7 +199,7 @@ fn long_found(worker: &mut Worker, slot: Slot, pair: Found) {
 }
 
 #[inline]
-fn search_buckets(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
+fn search_buckets(layout: &Layout, lookup: Wanted<'_>, bytes: &[u8]) -> Step {
     let stride = layout.bucket_bytes();
     let both = &bytes[..2 * stride];
     let (home, next) = both.split_at(stride);
@@ -171,7 +209,7 @@ fn search_buckets(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
         return Step::Restart;
     }
     let wanted = candidates(home_meta, next_meta);
-    match layout.find(both, stride, wanted, &lookup.key) {
+    match layout.find(both, stride, wanted, lookup.key) {
         Some(pair) => Step::Found(pair),
         None => layout
             .next_of_bucket(home)
@@ -179,7 +217,7 @@ fn search_buckets(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
     }
 }
 
-fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
+fn search_block(layout: &Layout, lookup: Wanted<'_>, bytes: &[u8]) -> Step {
     let object = &bytes[..layout.block_bytes()];
     let incarnation = Incarnation(u64::from_le_bytes(
         object[8..16]
@@ -192,7 +230,7 @@ fn search_block(layout: &Layout, lookup: &Lookup, bytes: &[u8]) -> Step {
         return Step::Restart;
     }
     let (next, occupied) = layout.next_of_block(object);
-    match layout.find(object, object.len(), occupied.into(), &lookup.key) {
+    match layout.find(object, object.len(), occupied.into(), lookup.key) {
         Some(pair) => Step::Found(pair),
         None => next.map_or(Step::Missing, Step::Follow),
     }
@@ -273,7 +311,7 @@ impl LookupCounters {
 /// # Errors
 /// [`KvError::NotOpen`].
 #[inline]
-pub fn place_of(worker: &mut Worker, table: TableId, key: &Key) -> Result<Place, KvError> {
+pub fn place_of(worker: &mut Worker, table: TableId, key: &[u8]) -> Result<Place, KvError> {
     Ok(Place::of(kv(worker).tables.open(table)?, table, key))
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use farm_core::ids::Address;
+use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{payload_capacity, write};
 use farm_core::worker::{Cont, Worker};
@@ -10,22 +11,26 @@ use farm_core::worker::{Cont, Worker};
 use crate::KvError;
 use crate::layout::Layout;
 use crate::state::{Kv, kv};
-use crate::table::{Initialising, OpenCont, Shard, Table, TableId, TableSpec, owners};
+use crate::table::{Initialising, OpenCont, SPEC_BYTES, Shard, Table, TableId, TableSpec, owners};
 
 /// Message id of the request for the location of a shard, sent to the shard's owner.
 pub(crate) const SHARD: MessageId = MessageId(MessageId::KV);
-/// Bytes of the request: table, shard, and digest of the table's specification.
-const ASK_BYTES: usize = 14;
+/// Bytes of the request: the shard, and the table's specification.
+const ASK_BYTES: usize = 4 + SPEC_BYTES;
 /// Reply of an owner that has opened another table with this number.
 const ANOTHER_TABLE: u8 = 1;
+/// Reply of an owner that cannot open the table.
+const IMPOSSIBLE: u8 = 2;
+/// Maximum number of shards of a table.
+const MAX_SHARDS: u32 = 1 << 20;
 /// Interval between requests while an owner is still creating its shards.
 const ASK_AGAIN: Duration = Duration::from_micros(200);
 /// Buckets that are initialised in one turn.
 const INIT_STEP: u32 = 4096;
 
-/// Opens a table on a worker: creates the shards that the worker owns, and requests the locations of the others. Every
-/// worker of the cluster must open the table. The continuation is called from the event loop, when this worker can
-/// access all shards.
+/// Opens a table on a worker: creates the shards that the worker owns, and requests the locations of the others, whose
+/// owners open the table, too. The continuation is called from the event loop, when this worker can access all shards.
+/// Every worker that uses the table must open it.
 ///
 /// If this worker has opened the table before, it is not opened again: the continuation receives the same [`TableId`],
 /// or the error of the first opening.
@@ -62,6 +67,7 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
         .filter(|s| table.shards[*s as usize].owner == me)
         .collect();
     kv(worker).tables.insert(spec.id, table);
+    kv(worker).make_keys(spec.key_bytes);
     crate::ops::make_bodies(worker, &layout);
     for shard in 0..spec.shards {
         if own.binary_search(&shard).is_err() {
@@ -77,13 +83,15 @@ pub fn open(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<TableId, KvE
 
 /// Checks that this worker can open a table, and returns its layout.
 fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
-    let layout = Layout::new(spec.neighbourhood, spec.value_bytes)?;
+    let layout = Layout::new(spec.neighbourhood, spec.key_bytes, spec.value_bytes)?;
     let (shards, buckets) = (spec.shards, spec.buckets);
     let bucket_bytes = layout.bucket_bytes();
     let shard_bytes = (u64::from(buckets) + 1) * bucket_bytes as u64;
     let read_bytes = worker.arena().largest();
     let why = if shards == 0 || buckets == 0 {
         format!("{shards} shards of {buckets} buckets: at least one of each is required")
+    } else if shards > MAX_SHARDS {
+        format!("{shards} shards are more than {MAX_SHARDS}")
     } else if shard_bytes > u64::from(u32::MAX) {
         format!("a shard of {shard_bytes} bytes is larger than any region; use more shards")
     } else if layout.lookup_bytes() > read_bytes {
@@ -192,9 +200,8 @@ fn ask(worker: &mut Worker, context: u64, (): ()) {
     };
     let owner = table.shards[shard as usize].owner;
     let mut body = [0; ASK_BYTES];
-    body[..2].copy_from_slice(&id.to_le_bytes());
-    body[2..6].copy_from_slice(&shard.to_le_bytes());
-    body[6..].copy_from_slice(&table.spec.digest().to_le_bytes());
+    body[..4].copy_from_slice(&shard.to_le_bytes());
+    body[4..].copy_from_slice(&table.spec.to_bytes());
     match worker.call(owner, SHARD, &[&body], 8, ReplyCont::new(told, context)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, context)),
@@ -208,10 +215,16 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
         Some(table) => table.shards[shard as usize].owner,
         None => return,
     };
-    if let Ok([ANOTHER_TABLE]) = reply {
-        let why = format!(
+    let refused = match reply {
+        Ok([ANOTHER_TABLE]) => Some(format!(
             "worker {owner} has opened another table as table {id}; use the same specification on every worker"
-        );
+        )),
+        Ok([IMPOSSIBLE]) => Some(format!(
+            "worker {owner} cannot open table {id}; see the log of that machine for the reason"
+        )),
+        _ => None,
+    };
+    if let Some(why) = refused {
         return fail(worker, id, KvError::Spec(why));
     }
     match reply.map(|bytes| bytes.try_into().map(u64::from_le_bytes)) {
@@ -231,26 +244,33 @@ fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
     }
 }
 
+/// Decodes a request: the shard, and the table's specification.
+fn parse(body: &[u8]) -> Option<(u32, TableSpec)> {
+    let (shard, spec) = body.split_first_chunk()?;
+    let spec = TableSpec::from_bytes(spec.try_into().ok()?);
+    Some((u32::from_le_bytes(*shard), spec))
+}
+
 /// Replies to a request for the location of a shard: with its address, with null if the shard does not exist yet, or
-/// with an empty body if the shard cannot be created.
+/// with an empty body if the shard cannot be created. Opens the table first, if it is not open.
 pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
-    let asked = <[u8; ASK_BYTES]>::try_from(body).ok().map(|bytes| {
-        let id = u16::from_le_bytes([bytes[0], bytes[1]]);
-        let shard = u32::from_le_bytes([bytes[2], bytes[3], bytes[4], bytes[5]]);
-        let digest = u64::from_le_bytes(
-            bytes[6..]
-                .try_into()
-                .expect("the request ends with a digest of eight bytes"),
-        );
-        (id, shard, digest)
-    });
+    let Some((shard, spec)) = parse(body) else {
+        return worker.reply(request, &[&[IMPOSSIBLE]]);
+    };
+    if kv(worker).tables.get(&spec.id).is_none() {
+        if let Err(error) = possible(worker, &spec) {
+            tracing::warn!(from = %request.from, %error, "refusing to open a table that another worker has opened");
+            return worker.reply(request, &[&[IMPOSSIBLE]]);
+        }
+        marks::mark("kv: a table opened for another worker");
+        open(worker, spec, Cont::new(opened_for_another, 0));
+    }
     let me = worker.me().machine;
     let state: &mut Kv = kv(worker);
-    let table = asked.and_then(|(id, ..)| state.tables.get(&id));
-    let (Some((_, shard, digest)), Some(table)) = (asked, table) else {
-        return worker.reply(request, &[&Address::NULL.to_bits().to_le_bytes()]);
+    let Some(table) = state.tables.get(&spec.id) else {
+        return worker.reply(request, &[&[IMPOSSIBLE]]);
     };
-    if table.spec.digest() != digest {
+    if table.spec != spec {
         return worker.reply(request, &[&[ANOTHER_TABLE]]);
     }
     // Any other failure does not concern the shards of this machine; the requester detects that failure itself.
@@ -262,6 +282,13 @@ pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
     let shard = table.shards.get(shard as usize);
     let first = shard.map_or(Address::NULL, |shard| shard.first);
     worker.reply(request, &[&first.to_bits().to_le_bytes()]);
+}
+
+/// Ends an opening that another worker has caused: that worker learns an error from the replies to its requests.
+fn opened_for_another(_: &mut Worker, _: u64, outcome: Result<TableId, KvError>) {
+    if let Err(error) = outcome {
+        tracing::warn!(%error, "cannot open a table that another worker has opened");
+    }
 }
 
 fn found(worker: &mut Worker, id: u16, shard: u32, first: Address) {

@@ -4,6 +4,7 @@ use farm_core::ids::Address;
 use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, Worker};
 
+use crate::KvError;
 use crate::change::{Change, HEADER_BYTES, decode};
 use crate::layout::Layout;
 use crate::owner::Waiter;
@@ -11,7 +12,6 @@ use crate::pending::{ChangeCont, PendingChange};
 use crate::shard::{Editor, ShardFacts, ShardPlace, complete};
 use crate::state::kv;
 use crate::table::TableId;
-use crate::{Key, KvError};
 
 /// Message id of a change, sent to the owner of its shard.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
@@ -21,17 +21,18 @@ const BODIES_BYTES: usize = 1 << 20;
 /// Changes a table. The continuation is called from the event loop, never before this returns.
 ///
 /// # Errors
-/// [`KvError::NotOpen`] and [`KvError::ValueLength`]: nothing was started.
+/// [`KvError::NotOpen`], [`KvError::KeyLength`] and [`KvError::ValueLength`]: nothing was started.
 pub fn change(
     worker: &mut Worker,
     table: TableId,
-    key: &Key,
+    key: &[u8],
     change: Change<'_>,
     cont: ChangeCont,
 ) -> Result<(), KvError> {
     let me = worker.me();
     let state = kv(worker);
     let open = state.tables.open(table)?;
+    open.check_key(key)?;
     change.check_length(open.spec.value_bytes)?;
     let (shard, bucket) = open.locate(key);
     let owner = open.shards[shard as usize].owner;
@@ -216,7 +217,7 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
             first: shard.first,
             buckets: spec.buckets,
         };
-        let home_of = |key: &Key| match crate::table::locate(key, &spec) {
+        let home_of = |key: &[u8]| match crate::table::locate(key, &spec) {
             (shard, bucket) if shard == index => bucket,
             _ => u32::MAX - 1,
         };
@@ -237,7 +238,7 @@ fn check_shard(
     worker: &mut Worker,
     tx: &mut farm_txn::Tx,
     place: ShardPlace,
-    home_of: &dyn Fn(&Key) -> u32,
+    home_of: &dyn Fn(&[u8]) -> u32,
 ) -> Result<ShardFacts, String> {
     let (mut facts, mut joint) = (ShardFacts::default(), 0);
     for bucket in 0..=place.buckets {

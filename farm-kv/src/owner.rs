@@ -16,10 +16,10 @@ use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 use farm_txn::{Tx, TxError, TxLimits};
 
+use crate::KvError;
 use crate::change::{Order, PUTS, REMOVE, encode, parse};
 use crate::shard::{Changed, Delta, EditError, Editor, ShardPlace, complete};
 use crate::state::kv;
-use crate::{KEY_BYTES, Key, KvError};
 pub use queue::ChangeCounters;
 pub(crate) use queue::Waiter;
 use queue::{BatchId, Changes, List, QueuedChange, Retry};
@@ -218,11 +218,9 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
         .ok_or_else(|| damaged("names a shard that this worker does not own"))?
         .first;
     let (layout, buckets) = (table.layout, table.spec.buckets);
-    let whole = order.code == REMOVE || order.pair.len() == layout.pair_bytes();
-    let key: &Key = order.pair[..KEY_BYTES]
-        .try_into()
-        .expect("a parsed change contains a whole key");
-    let at_home = table.locate(key) == (order.shard, order.bucket);
+    let whole = order.key_bytes == layout.key_bytes
+        && (order.code == REMOVE || order.pair.len() == layout.pair_bytes());
+    let at_home = table.locate(order.key()) == (order.shard, order.bucket);
     if !whole || !at_home || !(PUTS.contains(&order.code) || order.code == REMOVE) {
         return Err(damaged("does not match the layout of the table"));
     }
@@ -259,12 +257,7 @@ fn edit_all(
 
 fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, EditError> {
     match order.code {
-        REMOVE => {
-            let key = order.pair[..KEY_BYTES]
-                .try_into()
-                .expect("a pair begins with the bytes of its key, so it is at least as long");
-            editor.remove(order.bucket, key)
-        }
+        REMOVE => editor.remove(order.bucket, order.key()),
         code => editor.put(order.bucket, order.pair, code != 2, code != 1),
     }
 }

@@ -25,6 +25,7 @@ pub type GetCont = BorrowCont<Value>;
 /// A lookup in flight. It uses one slot of the arena from start to end, and is identified by the slot's index.
 pub(crate) struct Lookup {
     pub(crate) place: Place,
+    /// The key, or its beginning if it is longer: see [`Kv::long_keys`](crate::state::Kv).
     pub(crate) key: Key,
     pub(crate) reads: u32,
     pub(crate) restarts: u32,
@@ -73,19 +74,8 @@ pub struct Place {
 }
 
 impl Place {
-    /// A place for tests that do not use it.
-    #[cfg(test)]
-    pub(crate) const ANY: Self = Self {
-        table: TableId(1),
-        owner: WorkerRef::new(
-            farm_core::ids::MachineId::new(1).unwrap(),
-            farm_core::ids::WorkerId::new(0).unwrap(),
-        ),
-        position: 0,
-    };
-
     #[inline]
-    pub(crate) fn of(open: &Table, table: TableId, key: &Key) -> Self {
+    pub(crate) fn of(open: &Table, table: TableId, key: &[u8]) -> Self {
         let (shard, bucket) = open.locate(key);
         Self {
             table,
@@ -179,4 +169,6 @@ pub(crate) struct PendingTxOp {
     pub(crate) pair: Vec<u8>,
     /// New block that was allocated for the operation.
     pub(crate) spare: Option<ObjectId>,
+    /// Why the operation was refused at its start.
+    pub(crate) refusal: Option<KvError>,
 }

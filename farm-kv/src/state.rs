@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use farm_core::worker::Worker;
 use slab::Slab;
 
-use crate::KvError;
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
 use crate::pending::{Lookup, PendingChange, PendingTxOp};
 use crate::shard::Delta;
 use crate::table::{Initialising, OpenCont, Table, TableId};
+use crate::{KEY_BYTES, KvError, MAX_KEY_BYTES};
 
 /// Counters of lookups, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,6 +82,9 @@ pub(crate) struct Kv {
     pub(crate) tables: Tables,
     /// Indexed by the arena slot of the lookup.
     pub(crate) lookups: Vec<Option<Lookup>>,
+    /// The keys of lookups that are longer than [`KEY_BYTES`], by arena slot; empty until a table with
+    /// such keys is opened.
+    pub(crate) long_keys: Vec<[u8; MAX_KEY_BYTES]>,
     pub(crate) changes: Slab<PendingChange>,
     /// Changes that wait for room in the rings.
     pub(crate) waiting: VecDeque<usize>,
@@ -108,6 +111,7 @@ impl Kv {
         Self {
             tables: Tables::default(),
             lookups: (0..slots).map(|_| None).collect(),
+            long_keys: Vec::new(),
             changes: Slab::with_capacity(1024),
             waiting: VecDeque::with_capacity(1024),
             owner: ChangeQueue::default(),
@@ -119,6 +123,14 @@ impl Kv {
             bodies: Vec::with_capacity(1024),
             value: Vec::new(),
             counters: LookupCounters::default(),
+        }
+    }
+
+    /// Allocates memory for the keys of lookups in a table with keys of `key_bytes`.
+    pub(crate) fn make_keys(&mut self, key_bytes: usize) {
+        if key_bytes > KEY_BYTES {
+            self.long_keys
+                .resize(self.lookups.len(), [0; MAX_KEY_BYTES]);
         }
     }
 }

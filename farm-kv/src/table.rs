@@ -4,19 +4,25 @@ use farm_core::alloc::ArrayRun;
 use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use farm_core::region::placement::Placement;
 use farm_core::worker::{Cont, ReadRequest};
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::layout::Layout;
 use crate::shard::Delta;
-use crate::{Key, KvError};
+use crate::{KEY_BYTES, KvError};
 
-/// Specification of a table. Every worker of the cluster must open it with the same specification.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// Bytes of an encoded specification.
+pub(crate) const SPEC_BYTES: usize = 30;
+
+/// Specification of a table. All workers open it with the same specification.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TableSpec {
     /// Number of the table, unique in the cluster.
     pub id: u16,
     /// H, one of [`crate::layout::NEIGHBOURHOODS`].
     pub neighbourhood: u32,
+    /// Length of every key, in bytes: 1 to [`MAX_KEY_BYTES`](crate::MAX_KEY_BYTES).
+    pub key_bytes: usize,
     /// Length of every value, in bytes.
     pub value_bytes: usize,
     /// Number of shards.
@@ -26,7 +32,8 @@ pub struct TableSpec {
 }
 
 impl TableSpec {
-    /// Returns the specification of a table of `shards` shards in which `pairs` pairs fill `occupancy` of the slots.
+    /// Returns the specification of a table of `shards` shards in which `pairs` pairs fill `occupancy` of the slots, with
+    /// keys of [`KEY_BYTES`].
     ///
     /// # Errors
     /// [`KvError::Spec`] if no such table is possible.
@@ -38,7 +45,7 @@ impl TableSpec {
         pairs: u64,
         occupancy: f64,
     ) -> Result<Self, KvError> {
-        Layout::new(neighbourhood, value_bytes)?;
+        Layout::new(neighbourhood, KEY_BYTES, value_bytes)?;
         if shards == 0 || pairs == 0 || !(occupancy > 0.0 && occupancy <= 1.0) {
             let why = format!(
                 "{shards} shards for {pairs} pairs at occupancy {occupancy}: at least one of each and an occupancy in \
@@ -56,21 +63,43 @@ impl TableSpec {
         Ok(Self {
             id,
             neighbourhood,
+            key_bytes: KEY_BYTES,
             value_bytes,
             shards,
             buckets: buckets as u32,
         })
     }
 
-    /// Returns a digest that differs for tables with different specifications.
-    pub(crate) fn digest(&self) -> u64 {
-        let words = [
-            u64::from(self.neighbourhood),
-            self.value_bytes as u64,
-            u64::from(self.shards),
-            u64::from(self.buckets),
-        ];
-        xxh3_64(bytemuck::cast_slice(&words.map(u64::to_le)))
+    /// Returns the specification with keys of `key_bytes`.
+    #[must_use]
+    pub fn with_key_bytes(self, key_bytes: usize) -> Self {
+        Self { key_bytes, ..self }
+    }
+
+    /// Encodes the specification.
+    pub(crate) fn to_bytes(self) -> [u8; SPEC_BYTES] {
+        let mut bytes = [0; SPEC_BYTES];
+        bytes[..2].copy_from_slice(&self.id.to_le_bytes());
+        bytes[2..6].copy_from_slice(&self.neighbourhood.to_le_bytes());
+        bytes[6..10].copy_from_slice(&self.shards.to_le_bytes());
+        bytes[10..14].copy_from_slice(&self.buckets.to_le_bytes());
+        bytes[14..22].copy_from_slice(&(self.key_bytes as u64).to_le_bytes());
+        bytes[22..].copy_from_slice(&(self.value_bytes as u64).to_le_bytes());
+        bytes
+    }
+
+    /// Decodes a specification. Whether such a table is possible is checked when it is opened.
+    pub(crate) fn from_bytes(bytes: &[u8; SPEC_BYTES]) -> Self {
+        let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        Self {
+            id: u16::from_le_bytes([bytes[0], bytes[1]]),
+            neighbourhood: word(2),
+            key_bytes: long(14) as usize,
+            value_bytes: long(22) as usize,
+            shards: word(6),
+            buckets: word(10),
+        }
     }
 
     /// Returns the number of slots in the buckets of all shards.
@@ -124,9 +153,22 @@ impl Table {
         self.missing == 0
     }
 
+    /// Checks the length of a key.
+    #[inline]
+    pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), KvError> {
+        let expected = self.spec.key_bytes;
+        if key.len() == expected {
+            return Ok(());
+        }
+        Err(KvError::KeyLength {
+            expected,
+            found: key.len(),
+        })
+    }
+
     /// Returns the shard and the bucket of a key: equal slices of the hash space, and of each shard's slice.
     #[inline]
-    pub(crate) fn locate(&self, key: &Key) -> (u32, u32) {
+    pub(crate) fn locate(&self, key: &[u8]) -> (u32, u32) {
         locate(key, &self.spec)
     }
 
@@ -157,7 +199,7 @@ pub(crate) struct Initialising {
 
 /// Returns the shard and the bucket of a key in a table.
 #[inline]
-pub(crate) fn locate(key: &Key, spec: &TableSpec) -> (u32, u32) {
+pub(crate) fn locate(key: &[u8], spec: &TableSpec) -> (u32, u32) {
     let wide = u128::from(xxh3_64(key)) * u128::from(spec.shards);
     let bucket = u128::from(wide as u64) * u128::from(spec.buckets);
     ((wide >> 64) as u32, (bucket >> 64) as u32)

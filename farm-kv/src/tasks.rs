@@ -15,7 +15,7 @@
 //!     farm_kv::attach(worker);
 //! });
 //! let machines = start_all(&config, &(attach as _))?;
-//! let spec = TableSpec { id: 1, neighbourhood: 4, value_bytes: 8, shards: 2, buckets: 8 };
+//! let spec = TableSpec { id: 1, neighbourhood: 4, key_bytes: 16, value_bytes: 8, shards: 2, buckets: 8 };
 //! let table = blocking::open(&machines, spec)?;
 //!
 //! // Both pairs are there, or neither is.
@@ -37,11 +37,12 @@
 
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Transaction, TxError, TxHandle};
+use smallvec::SmallVec;
 
 use crate::blocking::OwnedChange;
 use crate::shard::Changed;
 use crate::table::TableId;
-use crate::{Change, Key};
+use crate::{Change, KEY_BYTES};
 
 /// Looks up a key: see [`crate::tx::get`].
 ///
@@ -50,9 +51,9 @@ use crate::{Change, Key};
 pub async fn get(
     tx: &mut Transaction,
     table: TableId,
-    key: &Key,
+    key: &[u8],
 ) -> Result<Option<Vec<u8>>, TxError> {
-    let key = *key;
+    let key: SmallVec<[u8; KEY_BYTES]> = key.into();
     let found = tx
         .operation(move |worker, tx, cont| crate::tx::get(worker, tx, table, &key, cont))
         .await?;
@@ -70,10 +71,11 @@ pub async fn get(
 pub async fn change(
     tx: &mut Transaction,
     table: TableId,
-    key: &Key,
+    key: &[u8],
     change: Change<'_>,
 ) -> Result<Changed, TxError> {
-    let (key, change) = (*key, OwnedChange::from(change));
+    let key: SmallVec<[u8; KEY_BYTES]> = key.into();
+    let change = OwnedChange::from(change);
     let begin = move |worker: &mut Worker, tx: TxHandle, cont: Cont<_>| {
         let change = change.as_change();
         if let Err(error) = crate::tx::change(worker, tx, table, &key, change, cont) {

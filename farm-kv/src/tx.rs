@@ -18,13 +18,13 @@ use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
 
+use crate::KvError;
 use crate::change::Change;
 pub use crate::pending::{ChangedCont, FoundCont, ValueRef};
 use crate::pending::{PendingTxOp, TxOpKind};
 use crate::shard::{Changed, Delta, EditError, Editor, Incomplete, Missing, ShardPlace, complete};
 use crate::state::kv;
 use crate::table::TableId;
-use crate::{Key, KvError};
 
 /// Message id of the effect of committed transactions on a shard's counts, sent to the shard's owner.
 pub(crate) const COUNTS: MessageId = MessageId(MessageId::KV + 2);
@@ -43,13 +43,14 @@ enum Outcome {
 ///
 /// The absence of a key is a read like any other: it is validated when the transaction commits.
 ///
-/// The continuation receives [`TxError::Refused`] if the table is not open on this worker.
-pub fn get(worker: &mut Worker, tx: TxHandle, table: TableId, key: &Key, cont: FoundCont) {
+/// The continuation receives [`TxError::Refused`] if the table is not open on this worker, or its keys have another
+/// length.
+pub fn get(worker: &mut Worker, tx: TxHandle, table: TableId, key: &[u8], cont: FoundCont) {
     begin(worker, tx, table, key, &[], TxOpKind::Get(cont));
 }
 
-/// Returns the error of a transaction that uses a table which is not open on this worker.
-fn not_open(error: KvError) -> TxError {
+/// Returns the error of a transaction whose use of a table is refused.
+fn refused(error: KvError) -> TxError {
     TxError::Refused(error.to_string())
 }
 
@@ -62,9 +63,10 @@ pub fn get_here(
     worker: &mut Worker,
     tx: &mut Tx,
     table: TableId,
-    key: &Key,
+    key: &[u8],
 ) -> Result<Option<ValueRef>, TxError> {
-    let open = kv(worker).tables.open(table).map_err(not_open)?;
+    let open = kv(worker).tables.open(table).map_err(refused)?;
+    open.check_key(key).map_err(refused)?;
     let (shard, home) = open.locate(key);
     let (layout, buckets) = (open.layout, open.spec.buckets);
     let first = open.shards[shard as usize].first;
@@ -92,16 +94,17 @@ pub fn value(worker: &mut Worker, tx: TxHandle, found: ValueRef) -> Result<&[u8]
 /// called from the event loop.
 ///
 /// # Errors
-/// [`KvError::NotOpen`] and [`KvError::ValueLength`]: nothing was started.
+/// [`KvError::NotOpen`], [`KvError::KeyLength`] and [`KvError::ValueLength`]: nothing was started.
 pub fn change(
     worker: &mut Worker,
     tx: TxHandle,
     table: TableId,
-    key: &Key,
+    key: &[u8],
     change: Change<'_>,
     cont: ChangedCont,
 ) -> Result<(), KvError> {
     let open = kv(worker).tables.open(table)?;
+    open.check_key(key)?;
     change.check_length(open.spec.value_bytes)?;
     let (insert, update) = match change {
         Change::Insert(_) => (true, false),
@@ -118,16 +121,17 @@ fn begin(
     worker: &mut Worker,
     tx: TxHandle,
     table: TableId,
-    key: &Key,
+    key: &[u8],
     value: &[u8],
     kind: TxOpKind,
 ) {
     let state = kv(worker);
-    let target = state.tables.open(table).map(|open| {
+    let target = state.tables.open(table).and_then(|open| {
+        open.check_key(key)?;
         let (shard, home) = open.locate(key);
         let machine = open.shards[shard as usize].owner.machine;
         let missing = Missing::Object(open.bucket(shard, home), open.layout.bucket_class);
-        (shard, home, machine, missing)
+        Ok((shard, home, machine, missing))
     });
     let (shard, home) = target.as_ref().map_or((0, 0), |it| (it.0, it.1));
     let mut pair = state.bodies.pop().unwrap_or_default();
@@ -142,9 +146,13 @@ fn begin(
         kind,
         pair,
         spare: None,
+        refusal: None,
     });
     match target {
-        Err(_) => worker.defer(Cont::new(refuse, under as u64)),
+        Err(error) => {
+            state.in_tx[under].refusal = Some(error);
+            worker.defer(Cont::new(refuse, under as u64));
+        }
         Ok((_, _, machine, _)) if machine == worker.me().machine => {
             worker.defer(Cont::new(run, under as u64));
         }
@@ -152,13 +160,13 @@ fn begin(
     }
 }
 
-/// Ends an operation on a table that was not open at the start of the operation.
+/// Ends an operation that was refused at its start.
 #[cold]
 fn refuse(worker: &mut Worker, under: u64, (): ()) {
     let under = under as usize;
-    let table = kv(worker).in_tx[under].table;
-    let error = not_open(KvError::NotOpen(table.0));
-    end(worker, under, Err(error));
+    let refusal = kv(worker).in_tx[under].refusal.take();
+    let refusal = refusal.expect("an operation that is refused at its start has the reason");
+    end(worker, under, Err(refused(refusal)));
 }
 
 /// Adds the object or block that an edit needs to the transaction.
@@ -250,9 +258,8 @@ fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, In
     editor.set_spare(spare);
     let outcome = match kind {
         TxOpKind::Get(cont) => {
-            let key: &Key = pair[..]
-                .try_into()
-                .expect("the stored pair of a lookup is only its key");
+            // The stored pair of a lookup is only its key.
+            let key = &pair[..];
             let found = complete(worker, &mut editor, |editor| editor.value(home, key));
             let value_at = |(object, at)| ValueRef::new(object, at, &place.layout);
             found.map(|found| Outcome::Found(cont, found.map(value_at)))
@@ -283,11 +290,8 @@ fn edit(
     if insert || update {
         return editor.put(home, pair, insert, update);
     }
-    editor.remove(
-        home,
-        pair.try_into()
-            .expect("the stored pair of a remove is only its key"),
-    )
+    // The stored pair of a remove is only its key.
+    editor.remove(home, pair)
 }
 
 /// Encodes a change of counts as the context of a continuation.

@@ -144,6 +144,7 @@ fn tables(machines: u16) -> Tables {
     let spec = |id, shards, buckets| TableSpec {
         id,
         neighbourhood: 4,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: VALUE,
         shards,
         buckets,

@@ -103,6 +103,7 @@ fn agrees_with_a_map(h: u32, value_bytes: usize) {
     let spec = TableSpec {
         id: 3,
         neighbourhood: h,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes,
         shards: 5,
         buckets: 6,
@@ -204,6 +205,7 @@ fn a_full_machine_is_a_typed_error_and_loses_nothing() {
     let spec = TableSpec {
         id: 1,
         neighbourhood: 6,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: 32,
         shards: 1,
         buckets: 2000,
@@ -253,6 +255,7 @@ fn a_crowded_bucket_is_a_typed_error_and_loses_nothing() {
     let spec = TableSpec {
         id: 1,
         neighbourhood: 2,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: 32,
         shards: 1,
         buckets: 1,
@@ -275,6 +278,7 @@ fn a_value_of_another_length_is_refused() {
     let spec = TableSpec {
         id: 1,
         neighbourhood: 6,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: 32,
         shards: 1,
         buckets: 4,

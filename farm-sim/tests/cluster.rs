@@ -74,6 +74,7 @@ fn run(seed: u64) -> u64 {
     let spec = TableSpec {
         id: 1,
         neighbourhood: 4,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: 8,
         shards: 3,
         buckets: 2,

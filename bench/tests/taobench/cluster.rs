@@ -23,6 +23,7 @@ pub(crate) fn cluster(name: &str, machines: u16) -> TestCluster {
         ids: TableSpec {
             id: 9,
             neighbourhood: 6,
+            key_bytes: farm_kv::KEY_BYTES,
             value_bytes: farm_graph::ID_VALUE_BYTES,
             shards: u32::from(machines) * 2,
             buckets: 4096,

@@ -56,6 +56,7 @@ pub(crate) fn spec(page_bytes: usize) -> GraphSpec {
         ids: TableSpec {
             id: 9,
             neighbourhood: 4,
+            key_bytes: farm_kv::KEY_BYTES,
             value_bytes: farm_graph::ID_VALUE_BYTES,
             shards: 4,
             buckets: 64,

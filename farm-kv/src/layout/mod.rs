@@ -27,7 +27,7 @@ pub use next::{NEXT_BYTES, Next};
 pub use payload::{Block, Bucket, Meta};
 pub(crate) use raw::{Found, candidates};
 
-use crate::{KEY_BYTES, KvError};
+use crate::{KvError, MAX_KEY_BYTES};
 
 /// Bytes of the joint versions and slot bits.
 const META_BYTES: usize = 6;
@@ -80,6 +80,8 @@ impl Slots {
 pub struct Layout {
     /// Number of slots of a bucket: H/2.
     pub slots: usize,
+    /// Bytes of a key.
+    pub key_bytes: usize,
     /// Bytes of a value.
     pub value_bytes: usize,
     /// Size class of a bucket.
@@ -101,19 +103,24 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Creates the layout for neighbourhood `h` and values of `value_bytes`.
+    /// Creates the layout for neighbourhood `h`, keys of `key_bytes`, and values of `value_bytes`.
     ///
     /// # Errors
-    /// [`KvError::Spec`] for another neighbourhood, or if a bucket or an overflow block would exceed the largest
+    /// [`KvError::Spec`] for another neighbourhood or length of keys, or if a bucket or an overflow block would exceed the largest
     /// object.
-    pub fn new(h: u32, value_bytes: usize) -> Result<Self, KvError> {
+    pub fn new(h: u32, key_bytes: usize, value_bytes: usize) -> Result<Self, KvError> {
         if !NEIGHBOURHOODS.contains(&h) {
             return Err(KvError::Spec(format!(
                 "neighbourhood {h} is not one of {NEIGHBOURHOODS:?}"
             )));
         }
+        if !(1..=MAX_KEY_BYTES).contains(&key_bytes) {
+            return Err(KvError::Spec(format!(
+                "keys of {key_bytes} bytes; a key has 1 to {MAX_KEY_BYTES} bytes"
+            )));
+        }
         let slots = h as usize / 2;
-        let pair = KEY_BYTES + value_bytes;
+        let pair = key_bytes.saturating_add(value_bytes);
         let too_large = |slots: usize, what: &str| {
             let why = format!(
                 "{slots} pairs of {pair} bytes make a {what} larger than any object; use smaller values \
@@ -121,10 +128,13 @@ impl Layout {
             );
             move |_| KvError::Spec(why)
         };
-        let bucket_payload = slots * pair + NEXT_BYTES + META_BYTES;
+        let bucket_payload = slots
+            .saturating_mul(pair)
+            .saturating_add(NEXT_BYTES + META_BYTES);
         let bucket_class = class_for_payload(bucket_payload).map_err(too_large(slots, "bucket"))?;
-        let block_class = class_for_payload(BLOCK_SLOTS * pair + NEXT_BYTES)
-            .map_err(too_large(BLOCK_SLOTS, "block"))?;
+        let block_class =
+            class_for_payload(BLOCK_SLOTS.saturating_mul(pair).saturating_add(NEXT_BYTES))
+                .map_err(too_large(BLOCK_SLOTS, "block"))?;
         let lines = bucket_class.object_bytes() / LINE_BYTES;
         let aligned = pair <= FIRST_LINE_PAYLOAD
             && pair + NEXT_BYTES <= LINE_PAYLOAD
@@ -152,6 +162,7 @@ impl Layout {
         let block_next_at = positions.at(BLOCK_SLOTS - 1) + pair;
         Ok(Self {
             slots,
+            key_bytes,
             value_bytes,
             bucket_class,
             block_class,
@@ -190,12 +201,12 @@ impl Layout {
 
     /// Returns the offset of a slot's value in the payload of a bucket or of an overflow block.
     pub(crate) fn value_at(&self, slot: usize) -> usize {
-        self.positions.at(slot) + KEY_BYTES
+        self.positions.at(slot) + self.key_bytes
     }
 
     /// Returns the bytes of a pair.
     pub fn pair_bytes(&self) -> usize {
-        KEY_BYTES + self.value_bytes
+        self.key_bytes + self.value_bytes
     }
 
     /// Returns a view of the payload of a bucket.
@@ -223,7 +234,7 @@ mod tests {
     #[test]
     fn objects_for_pairs_of_16_and_32_bytes_have_the_expected_sizes() {
         let bytes = |h| {
-            let layout = Layout::new(h, 32).unwrap();
+            let layout = Layout::new(h, 16, 32).unwrap();
             assert!(layout.aligned);
             (layout.bucket_bytes(), layout.block_bytes())
         };
@@ -237,17 +248,22 @@ mod tests {
     #[test]
     fn invalid_tables_are_rejected_with_a_reason() {
         assert!(
-            Layout::new(5, 32)
+            Layout::new(5, 16, 32)
                 .unwrap_err()
                 .to_string()
                 .contains("neighbourhood 5")
         );
         assert!(
-            Layout::new(12, 1 << 20)
+            Layout::new(12, 16, 1 << 20)
                 .unwrap_err()
                 .to_string()
                 .contains("larger than any object")
         );
+        for key_bytes in [0, 257, usize::MAX] {
+            let why = Layout::new(6, key_bytes, 8).unwrap_err().to_string();
+            assert!(why.contains("a key has 1 to 256 bytes"), "{why}");
+        }
+        assert!(Layout::new(6, 256, usize::MAX).is_err());
     }
 
     /// The parts of an object must not overlap and must be inside the object, for every neighbourhood and value length.
@@ -255,16 +271,19 @@ mod tests {
     /// next pointer.
     #[test]
     fn parts_do_not_overlap() {
-        for (h, value_bytes) in NEIGHBOURHOODS
-            .iter()
-            .flat_map(|h| (0..2000).map(move |bytes| (*h, bytes)))
-        {
-            let layout = Layout::new(h, value_bytes).unwrap();
+        let of = |h, key: usize| (0..2000 / key).map(move |bytes| (h, key, bytes));
+        let keys = |h| {
+            [1, 8, 16, 17, 48, 256]
+                .into_iter()
+                .flat_map(move |key| of(h, key))
+        };
+        for (h, key_bytes, value_bytes) in NEIGHBOURHOODS.into_iter().flat_map(keys) {
+            let layout = Layout::new(h, key_bytes, value_bytes).unwrap();
             let pair = layout.pair_bytes();
             let mut parts = vec![(layout.next_at, NEXT_BYTES), (layout.meta_at, META_BYTES)];
             parts.extend((0..layout.slots).map(|slot| (layout.positions.at(slot), pair)));
             parts.sort_unstable();
-            let what = format!("H = {h}, {value_bytes} bytes: {parts:?}");
+            let what = format!("H = {h}, {key_bytes} and {value_bytes} bytes: {parts:?}");
             assert!(
                 parts.windows(2).all(|p| p[0].0 + p[0].1 <= p[1].0),
                 "{what}"

@@ -2,7 +2,6 @@
 
 use super::next::{pack, unpack};
 use super::{BLOCK_SLOTS, Layout, META_BYTES, NEXT_BYTES, Next};
-use crate::{KEY_BYTES, Key};
 
 /// Joint versions and slot bits of a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,13 +80,13 @@ impl<P: AsRef<[u8]>> Bucket<'_, P> {
     }
 
     /// Returns the slot of a key among the native pairs, or among the foreign ones.
-    pub fn find(&self, key: &Key, native: bool) -> Option<usize> {
+    pub fn find(&self, key: &[u8], native: bool) -> Option<usize> {
         let meta = self.meta();
         (0..self.layout.slots).find(|slot| {
             let bit = 1 << slot;
             meta.occupied & bit != 0
                 && (meta.native & bit != 0) == native
-                && self.pair(*slot)[..KEY_BYTES] == *key
+                && self.pair(*slot)[..self.layout.key_bytes] == *key
         })
     }
 
@@ -162,10 +161,10 @@ impl<P: AsRef<[u8]>> Block<'_, P> {
     }
 
     /// Returns the slot of a key.
-    pub fn find(&self, key: &Key) -> Option<usize> {
+    pub fn find(&self, key: &[u8]) -> Option<usize> {
         let occupied = self.occupied();
-        (0..BLOCK_SLOTS)
-            .find(|slot| occupied & 1 << slot != 0 && self.pair(*slot)[..KEY_BYTES] == *key)
+        let bytes = self.layout.key_bytes;
+        (0..BLOCK_SLOTS).find(|slot| occupied & 1 << slot != 0 && self.pair(*slot)[..bytes] == *key)
     }
 }
 

@@ -6,9 +6,9 @@ use farm_core::object::{HEADER_BYTES, LINE_VERSION_BYTES, position};
 
 use super::next::unpack;
 use super::{BLOCK_SLOTS, Layout, MAX_SLOTS, META_BYTES, Meta, NEXT_BYTES, Next};
-use crate::{KEY_BYTES, Key};
+use crate::{KEY_BYTES, MAX_KEY_BYTES};
 
-/// Length of the longest value of a pair that is stored in one line.
+/// Length of the longest value that is passed in registers or on the stack, if its pair is stored in one line.
 pub(crate) const SHORT_VALUE: usize = LINE_BYTES - HEADER_BYTES - KEY_BYTES;
 /// Bits per object in a mask of slots of several objects.
 const SLOT_BITS: u32 = 8;
@@ -41,18 +41,16 @@ impl Layout {
         objects: &[u8],
         stride: usize,
         wanted: u32,
-        key: &Key,
+        key: &[u8],
     ) -> Option<Found> {
-        // The most common lengths, each with a loop that the compiler unrolls.
-        let found = match stride / LINE_BYTES {
+        let found = match (key.as_array::<16>(), key.as_array::<8>()) {
             _ if !self.aligned => matches_of(objects.chunks_exact(stride), |object| {
                 self.matches_across_lines(object, key)
             }),
-            2 => matches_in::<{ 2 * LINE_BYTES }>(objects, key),
-            3 => matches_in::<{ 3 * LINE_BYTES }>(objects, key),
-            4 => matches_in::<{ 4 * LINE_BYTES }>(objects, key),
+            (Some(key), _) => matches_of_word(objects, stride, u128::from_ne_bytes(*key)),
+            (_, Some(key)) => matches_of_word(objects, stride, u64::from_ne_bytes(*key)),
             _ => matches_of(objects.chunks_exact(stride), |object| {
-                matches_by_line(object, key)
+                matches_by_line(object, |there| there[..key.len()] == *key)
             }),
         };
         let found = found & wanted;
@@ -66,24 +64,25 @@ impl Layout {
     }
 
     #[inline(never)]
-    fn matches_across_lines(&self, object: &[u8], key: &Key) -> u32 {
+    fn matches_across_lines(&self, object: &[u8], key: &[u8]) -> u32 {
         let slots = 0..self.slots.max(BLOCK_SLOTS);
         let fitting = slots.take_while(|slot| {
             let end = self.positions.at(*slot) + self.pair_bytes();
             position(end - 1) < object.len()
         });
         fitting.fold(0, |found, slot| {
-            let mut there = [0; KEY_BYTES];
-            copy_out(object, self.positions.at(slot), &mut there);
-            found | u32::from(there == *key) << slot
+            let mut there = [0; MAX_KEY_BYTES];
+            let there = &mut there[..key.len()];
+            copy_out(object, self.positions.at(slot), there);
+            found | u32::from(*there == *key) << slot
         })
     }
 
-    /// Returns a value and the bytes after it, if pairs are stored in one line. The table's spec has the length of the
-    /// value.
+    /// Returns a value and the bytes after it, if pairs are stored in one line and the value is short. The table's spec
+    /// has the length of the value.
     #[inline]
     pub(crate) fn short_value(&self, objects: &[u8], pair: Found) -> Option<[u8; SHORT_VALUE]> {
-        if !self.aligned {
+        if !self.aligned || self.value_bytes > SHORT_VALUE {
             return None;
         }
         let in_object = if pair.slot == 0 {
@@ -91,14 +90,14 @@ impl Layout {
         } else {
             pair.slot * LINE_BYTES + LINE_VERSION_BYTES
         };
-        objects[pair.object + in_object + KEY_BYTES..]
+        objects[pair.object + in_object + self.key_bytes..]
             .first_chunk()
             .copied()
     }
 
     /// Copies a value to `out`.
     pub(crate) fn copy_value(&self, objects: &[u8], pair: Found, out: &mut [u8]) {
-        let at = self.positions.at(pair.slot) + KEY_BYTES;
+        let at = self.positions.at(pair.slot) + self.key_bytes;
         copy_out(&objects[pair.object..], at, out);
     }
 
@@ -159,35 +158,65 @@ fn matches_of<T>(objects: impl IntoIterator<Item = T>, matches: impl Fn(T) -> u3
 
 /// Returns the result of [`matches_of`] for objects of `BYTES` bytes with one slot per line.
 #[inline(always)]
-fn matches_in<const BYTES: usize>(objects: &[u8], key: &Key) -> u32 {
+fn matches_in<const BYTES: usize, W: Word>(objects: &[u8], key: W) -> u32 {
     let (objects, _) = objects.as_chunks::<BYTES>();
-    matches_of(objects, |object| matches_by_line(object, key))
+    matches_of(objects, |object| {
+        matches_by_line(object, |there| W::first_of(there) == key)
+    })
 }
 
-/// Returns a mask of the slots that hold the key, occupied or not, for an object with one slot per line.
+/// Returns the result of [`matches_of`] for objects of `stride` bytes with one slot per line.
 #[inline(always)]
-fn matches_by_line(object: &[u8], key: &Key) -> u32 {
-    let key = u128::from_ne_bytes(*key);
+fn matches_of_word<W: Word>(objects: &[u8], stride: usize, key: W) -> u32 {
+    // The most common lengths, each with a loop that the compiler unrolls.
+    match stride / LINE_BYTES {
+        2 => matches_in::<{ 2 * LINE_BYTES }, W>(objects, key),
+        3 => matches_in::<{ 3 * LINE_BYTES }, W>(objects, key),
+        4 => matches_in::<{ 4 * LINE_BYTES }, W>(objects, key),
+        _ => matches_of(objects.chunks_exact(stride), |object| {
+            matches_by_line(object, |there| W::first_of(there) == key)
+        }),
+    }
+}
+
+/// A key that is compared as one number.
+trait Word: Copy + PartialEq {
+    /// Returns the number that these bytes begin with.
+    fn first_of(bytes: &[u8]) -> Self;
+}
+
+impl Word for u64 {
+    #[inline(always)]
+    fn first_of(bytes: &[u8]) -> Self {
+        let first = bytes.first_chunk().expect("a key ends within its line");
+        Self::from_ne_bytes(*first)
+    }
+}
+
+impl Word for u128 {
+    #[inline(always)]
+    fn first_of(bytes: &[u8]) -> Self {
+        let first = bytes.first_chunk().expect("a key ends within its line");
+        Self::from_ne_bytes(*first)
+    }
+}
+
+/// Returns a mask of the slots that hold the key, occupied or not, for an object with one slot per line. `is_key` gets
+/// the bytes of a line from the key on.
+#[inline(always)]
+fn matches_by_line(object: &[u8], is_key: impl Fn(&[u8]) -> bool) -> u32 {
     let (lines, _) = object.as_chunks::<LINE_BYTES>();
     let Some((first, further)) = lines.split_first() else {
         return 0;
     };
-    let mut found = u32::from(key_at::<HEADER_BYTES>(first) == key);
+    let mut found = u32::from(is_key(&first[HEADER_BYTES..]));
     let mut slot = 0;
     for line in further {
         slot += 1;
         // A shift instead of a condition, which the compiler would turn into a branch.
-        found |= u32::from(key_at::<LINE_VERSION_BYTES>(line) == key) << (slot % SLOT_BITS);
+        found |= u32::from(is_key(&line[LINE_VERSION_BYTES..])) << (slot % SLOT_BITS);
     }
     found
-}
-
-#[inline]
-fn key_at<const AT: usize>(line: &[u8; LINE_BYTES]) -> u128 {
-    let key: &Key = line[AT..]
-        .first_chunk()
-        .expect("a key at this offset ends within its line");
-    u128::from_ne_bytes(*key)
 }
 
 /// Copies payload bytes out of the bytes of an object with its versions.

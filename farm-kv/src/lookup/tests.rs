@@ -18,10 +18,10 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::*;
+use crate::TableSpec;
 use crate::blocking::{self, OwnedChange};
 use crate::shard::{Changed, Editor, ShardPlace, complete};
 use crate::testing::cluster;
-use crate::{KEY_BYTES, TableSpec};
 
 /// Number of past states that are mixed.
 const WINDOW: usize = 4;
@@ -89,22 +89,14 @@ fn look(
     let open = &state.tables[&table];
     let layout = &open.layout;
     let (_, bucket) = open.locate(key);
-    let mut lookup = Lookup {
-        place: Place::of(open, TableId(table), key),
-        key: *key,
-        reads: 1,
-        restarts: 0,
-        block: None,
-        guard: Default::default(),
-        cont: GetCont::new(|_, _, _| {}, ()),
-    };
+    let mut lookup = Wanted { key, block: None };
     let mut value = vec![0; open.layout.value_bytes];
     let home_words = &window[home].buckets[bucket as usize];
     let next_words = &window[next].buckets[bucket as usize + 1];
     let both = [&home_words[..], next_words].concat();
     let mut moment = home.max(next);
     let mut bytes: &[u8] = bytemuck::cast_slice(&both);
-    let mut step = search_buckets(layout, &lookup, bytes);
+    let mut step = search_buckets(layout, lookup, bytes);
     loop {
         match step {
             Step::Found(pair) => {
@@ -120,7 +112,7 @@ fn look(
                 moment = later(moment);
                 lookup.block = Some(pointer);
                 bytes = bytemuck::cast_slice(&window[moment].blocks[&pointer.address]);
-                step = search_block(layout, &lookup, bytes);
+                step = search_block(layout, lookup, bytes);
             }
         }
     }
@@ -237,6 +229,7 @@ fn no_mix_of_seed(seed: u64, (neighbourhood, value_bytes, buckets): (u32, usize,
     let spec = TableSpec {
         id: 0,
         neighbourhood,
+        key_bytes: crate::KEY_BYTES,
         value_bytes,
         shards: 1,
         buckets,
@@ -317,6 +310,7 @@ fn chained(name: &str, keys: u64, value: &[u8]) -> (TestCluster, TableId) {
     let spec = TableSpec {
         id: 0,
         neighbourhood: 2,
+        key_bytes: crate::KEY_BYTES,
         value_bytes: value.len(),
         shards: 1,
         buckets: 1,
@@ -424,12 +418,13 @@ proptest! {
     #[test]
     fn a_lookup_in_arbitrary_bytes_ends_without_a_panic(
         h in 0usize..5,
+        key_bytes in prop_oneof![Just(16usize), Just(8), 1usize..60],
         value_bytes in prop_oneof![Just(32usize), 0usize..200],
         noise in prop::collection::vec(any::<u64>(), 1..64),
         key_at in 0usize..100,
         joint in any::<bool>(),
     ) {
-        let layout = Layout::new(crate::layout::NEIGHBOURHOODS[h], value_bytes).unwrap();
+        let layout = Layout::new(crate::layout::NEIGHBOURHOODS[h], key_bytes, value_bytes).unwrap();
         let words = noise.iter().cycle().copied();
         let mut words: Vec<u64> = words.take(layout.lookup_bytes() / 8).collect();
         prop_assert!(words.len() >= 2 * LINE_WORDS);
@@ -441,18 +436,13 @@ proptest! {
         }
         let bytes: &[u8] = bytemuck::cast_slice(&words);
         let address = Address::new(farm_core::ids::RegionId::new(0, 1).unwrap(), 0);
-        let lookup = Lookup {
-            place: Place::ANY,
+        let lookup = Wanted {
             // The key is often one that is in the buckets.
-            key: bytes[key_at..][..KEY_BYTES].try_into().unwrap(),
-            reads: 1,
-            restarts: 0,
+            key: &bytes[key_at.min(bytes.len() - key_bytes)..][..key_bytes],
             block: Some(Next::new(address, Incarnation(words[1]))),
-            guard: Default::default(),
-            cont: GetCont::new(|_, _, _| {}, ()),
         };
         for search in [search_buckets, search_block] {
-            if let Step::Found(pair) = search(&layout, &lookup, bytes) {
+            if let Step::Found(pair) = search(&layout, lookup, bytes) {
                 let mut value = vec![0; value_bytes];
                 layout.copy_value(bytes, pair, &mut value);
                 if let Some(short) = layout.short_value(bytes, pair) {

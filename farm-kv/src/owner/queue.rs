@@ -14,10 +14,10 @@ use farm_core::messaging::Request;
 use farm_core::worker::Context;
 use slab::Slab;
 
-use crate::change::{HEADER_BYTES, PUTS};
+use crate::KvError;
+use crate::change::{HEADER_BYTES, PUTS, key_bytes};
 use crate::pending::ChangeCont;
 use crate::shard::{Changed, Delta};
-use crate::{KEY_BYTES, KvError};
 
 /// Number of conflicts of a batch after which it is retried after a wait, and no longer at once.
 const CONFLICTS_AT_ONCE: u32 = 20;
@@ -87,9 +87,11 @@ impl QueuedChange {
             && put(first)
             && put(next_body)
             && first.len() == next_body.len()
-            && first.len() >= HEADER_BYTES + KEY_BYTES
-            // Table, shard, bucket and key.
-            && first[2..HEADER_BYTES + KEY_BYTES] == next_body[2..HEADER_BYTES + KEY_BYTES]
+            // Length of the key, table, shard, bucket and key.
+            && key_bytes(first).is_some_and(|key_bytes| {
+                let named = 1..HEADER_BYTES + key_bytes;
+                first[named.clone()] == next_body[named]
+            })
     }
 }
 

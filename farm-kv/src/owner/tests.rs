@@ -5,6 +5,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::queue::ChangeQueue;
 use super::*;
+use crate::KEY_BYTES;
 use crate::change::HEADER_BYTES;
 
 const INSERT: u8 = 1;
@@ -31,6 +32,7 @@ impl Owner {
     fn push(&mut self, number: usize, code: u8, bucket: u32, key: u8) {
         let mut body = vec![0; HEADER_BYTES + KEY_BYTES];
         body[0] = code;
+        body[1] = KEY_BYTES as u8 - 1;
         body[8..HEADER_BYTES].copy_from_slice(&bucket.to_le_bytes());
         body[HEADER_BYTES] = key;
         // The value is the number.

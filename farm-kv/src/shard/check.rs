@@ -2,7 +2,6 @@
 
 use super::{EditError, Editor};
 use crate::layout::{BLOCK_SLOTS, Next};
-use crate::{KEY_BYTES, Key};
 
 /// Counts of a shard, as found by [`crate::ops::check`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +31,7 @@ impl Editor<'_> {
         &self,
         bucket: u32,
         joint: u16,
-        home_of: &dyn Fn(&Key) -> u32,
+        home_of: &dyn Fn(&[u8]) -> u32,
     ) -> Result<Result<(ShardFacts, u16), String>, EditError> {
         let view = self
             .shard
@@ -47,9 +46,7 @@ impl Editor<'_> {
         }
         let mut facts = ShardFacts::default();
         for slot in (0..self.shard.layout.slots).filter(|slot| meta.occupied & 1 << slot != 0) {
-            let key: &Key = view.pair(slot)[..KEY_BYTES]
-                .try_into()
-                .expect("a pair begins with the bytes of its key, so it is at least as long");
+            let key = &view.pair(slot)[..self.shard.layout.key_bytes];
             let native = meta.native & 1 << slot != 0;
             if home_of(key) + u32::from(!native) != bucket {
                 return Ok(Err(format!(
@@ -70,7 +67,7 @@ impl Editor<'_> {
         &self,
         bucket: u32,
         mut next: Option<Next>,
-        home_of: &dyn Fn(&Key) -> u32,
+        home_of: &dyn Fn(&[u8]) -> u32,
     ) -> Result<Result<ShardFacts, String>, EditError> {
         let mut facts = ShardFacts::default();
         while let Some(pointer) = next {
@@ -86,9 +83,7 @@ impl Editor<'_> {
                 )));
             }
             for slot in (0..BLOCK_SLOTS).filter(|slot| occupied & 1 << slot != 0) {
-                let key: &Key = view.pair(slot)[..KEY_BYTES]
-                    .try_into()
-                    .expect("a pair begins with the bytes of its key, so it is at least as long");
+                let key = &view.pair(slot)[..self.shard.layout.key_bytes];
                 if home_of(key) != bucket {
                     return Ok(Err(format!(
                         "bucket {bucket}'s chain contains a pair that belongs to bucket {}",

@@ -35,7 +35,6 @@ pub use check::ShardFacts;
 pub(crate) use complete::{Incomplete, complete};
 
 use crate::layout::{Layout, Meta, Next};
-use crate::{KEY_BYTES, Key};
 
 /// A copy of a pair while it is moved.
 type Pair = SmallVec<[u8; 64]>;
@@ -162,9 +161,7 @@ impl Editor<'_> {
         insert: bool,
         update: bool,
     ) -> Result<Changed, EditError> {
-        let key: &Key = pair[..KEY_BYTES]
-            .try_into()
-            .expect("a pair begins with the bytes of its key, so it is at least as long");
+        let key = &pair[..self.shard.layout.key_bytes];
         match self.find(home, key)? {
             Some(place) if update => {
                 self.overwrite(place, pair)?;
@@ -181,14 +178,14 @@ impl Editor<'_> {
     }
 
     /// Removes a key.
-    pub(crate) fn remove(&mut self, home: u32, key: &Key) -> Result<Changed, EditError> {
+    pub(crate) fn remove(&mut self, home: u32, key: &[u8]) -> Result<Changed, EditError> {
         match self.find(home, key)? {
             None => return Ok(Changed::Absent),
             Some(Place::Block { block, slot }) => {
                 let last = self
                     .take_last(home)?
                     .expect("a chain that contains the key is not empty");
-                if last[..KEY_BYTES] != *key {
+                if last[..self.shard.layout.key_bytes] != *key {
                     self.shard
                         .layout
                         .block(self.tx.payload_mut(block))
@@ -290,7 +287,7 @@ impl Editor<'_> {
     pub(crate) fn value(
         &self,
         home: u32,
-        key: &Key,
+        key: &[u8],
     ) -> Result<Option<(ObjectId, usize)>, EditError> {
         let place = self.find(home, key)?;
         Ok(match place {
@@ -302,7 +299,7 @@ impl Editor<'_> {
         })
     }
 
-    fn find(&self, home: u32, key: &Key) -> Result<Option<Place>, EditError> {
+    fn find(&self, home: u32, key: &[u8]) -> Result<Option<Place>, EditError> {
         for (bucket, native) in [(home, true), (home + 1, false)] {
             let object = self.bucket(bucket)?;
             if let Some(slot) = self

@@ -9,6 +9,7 @@ use crate::TableSpec;
 use crate::blocking::{self, OwnedChange};
 use crate::state::kv;
 use crate::testing::cluster;
+use crate::{KEY_BYTES, Key};
 use farm_core::worker::Worker;
 
 const VALUE_BYTES: usize = 24;
@@ -69,6 +70,7 @@ fn a_change_that_lacks_an_object_has_written_nothing() {
     let spec = TableSpec {
         id: 0,
         neighbourhood: 4,
+        key_bytes: crate::KEY_BYTES,
         value_bytes: VALUE_BYTES,
         shards: 1,
         buckets: BUCKETS,
@@ -90,7 +92,7 @@ fn a_change_that_lacks_an_object_has_written_nothing() {
             true => OwnedChange::Remove,
             false => OwnedChange::Upsert(value.to_vec()),
         };
-        let made = blocking::change(machine, 0, table, key.try_into().unwrap(), change);
+        let made = blocking::change(machine, 0, table, key, change);
         assert_eq!(made.unwrap(), changed);
     }
     let far = |removes: usize| needed[4..].iter().map(|of| of[removes]).sum::<u32>();

@@ -59,7 +59,12 @@ impl Cluster {
     /// flight.
     pub(crate) fn check(&self) -> ShardFacts {
         let table = self.table;
-        let layout = Layout::new(self.spec.neighbourhood, self.spec.value_bytes).unwrap();
+        let layout = Layout::new(
+            self.spec.neighbourhood,
+            self.spec.key_bytes,
+            self.spec.value_bytes,
+        )
+        .unwrap();
         let facts = self.on_all(move |worker| {
             assert_eq!(
                 worker.arena().taken(),

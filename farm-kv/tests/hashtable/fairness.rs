@@ -51,6 +51,7 @@ fn changes_that_wait_for_room_are_not_overtaken() {
     let spec = TableSpec {
         id: 1,
         neighbourhood: 6,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: 32,
         shards: 2,
         buckets: 64,

@@ -38,7 +38,7 @@ fn send(cluster: &Cluster, to: WorkerRef, id: MessageId, body: Vec<u8>) -> Vec<u
 
 /// Returns the message of a change.
 fn message(code: u8, table: u16, shard: u32, bucket: u32, pair: &[u8]) -> Vec<u8> {
-    let mut body = vec![code, 0];
+    let mut body = vec![code, farm_kv::KEY_BYTES as u8 - 1];
     body.extend_from_slice(&table.to_le_bytes());
     body.extend_from_slice(&shard.to_le_bytes());
     body.extend_from_slice(&bucket.to_le_bytes());
@@ -51,6 +51,7 @@ fn garbage_is_rejected_and_changes_nothing() {
     let spec = TableSpec {
         id: 9,
         neighbourhood: 4,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: 32,
         shards: 2,
         buckets: 8,
@@ -93,7 +94,7 @@ fn garbage_is_rejected_and_changes_nothing() {
         let mut noise = vec![0; rng.random_range(0..80)];
         rng.fill(&mut noise[..]);
         if rng.random() && noise.len() > 12 {
-            noise[..4].copy_from_slice(&[rng.random_range(1..5), 0, 9, 0]);
+            noise[..4].copy_from_slice(&[rng.random_range(1..5), rng.random(), 9, 0]);
         }
         assert_eq!(send(&cluster, owner, CHANGE, noise.clone()), [REFUSED]);
         let reply = send(&cluster, owner, SHARD, noise);

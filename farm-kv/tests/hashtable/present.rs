@@ -237,6 +237,7 @@ fn spec(neighbourhood: u32, shards: u32, buckets: u32) -> TableSpec {
     TableSpec {
         id: 7,
         neighbourhood,
+        key_bytes: farm_kv::KEY_BYTES,
         value_bytes: VALUE_BYTES,
         shards,
         buckets,

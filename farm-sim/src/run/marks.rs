@@ -54,6 +54,7 @@ pub const ALL: &[&str] = &[
     "graph: tree got a level",
     "graph: tree lost a level",
     "kv: a block allocated on another machine",
+    "kv: a table opened for another worker",
     "kv: an edit waits for what it misses",
     "kv: block followed",
     "kv: chain appended",

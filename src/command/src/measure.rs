@@ -275,14 +275,14 @@ pub(crate) fn table_spec(
     let table = TableConfig::of(config);
     if table.key_bytes != KEY_BYTES as u64 {
         let why = format!(
-            "table.key_bytes is {}, but the hashtable supports only keys of {KEY_BYTES} bytes; \
+            "table.key_bytes is {}, but the benchmarks use keys of {KEY_BYTES} bytes; \
              remove table.key_bytes from the configuration, or set it to {KEY_BYTES}",
             table.key_bytes
         );
         return Err(Usage::error(why));
     }
     let h = table.neighbourhood;
-    let layout = Layout::new(h, value_bytes)?;
+    let layout = Layout::new(h, KEY_BYTES, value_bytes)?;
     let owners = config.total_workers() as u32;
     let region = config.memory.region_bytes - config.memory.block_bytes;
     let mut shards = owners * table.shards_per_worker;

@@ -248,6 +248,7 @@ impl Spec {
         TableSpec {
             id: 1,
             neighbourhood: self.neighbourhood,
+            key_bytes: farm_kv::KEY_BYTES,
             value_bytes: self.value_bytes,
             shards: self.shards,
             buckets: self.buckets,

@@ -347,7 +347,7 @@ impl<'a> Driven<'a> {
                 },
             };
             match order {
-                Order::Open(table) => self.open(table.into())?,
+                Order::Open(table) => self.open(table)?,
                 Order::Load(workload) => self.load(&workload)?,
                 order @ Order::Run { .. } => self.run(order)?,
                 Order::Mutant { name } => self.mutant(&name)?,

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "order", rename_all = "snake_case")]
 pub(crate) enum Order {
     /// Open a table on every worker.
-    Open(TableOrder),
+    Open(TableSpec),
     /// Load this machine's part of the records.
     Load(WorkloadOrder),
     /// Run a workload, and send a report ([`News::Ran`]).
@@ -77,7 +77,7 @@ pub(crate) enum OltpOrder {
         /// Seed of its population and of all random choices.
         seed: u64,
         /// The specifications of its tables, in the order of [`Benchmark::tables`].
-        tables: Vec<TableOrder>,
+        tables: Vec<TableSpec>,
     },
     /// Load this machine's part of the rows.
     Load,
@@ -265,7 +265,7 @@ pub(crate) struct LinkWorkload {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct GraphOrder {
     schema: Schema,
-    ids: TableOrder,
+    ids: TableSpec,
     page_bytes: usize,
     cached_heads: usize,
 }
@@ -280,7 +280,7 @@ impl From<GraphSpec> for GraphOrder {
         } = spec;
         Self {
             schema,
-            ids: ids.into(),
+            ids,
             page_bytes,
             cached_heads,
         }
@@ -297,57 +297,9 @@ impl From<GraphOrder> for GraphSpec {
         } = order;
         Self {
             schema,
-            ids: ids.into(),
+            ids,
             page_bytes,
             cached_heads,
-        }
-    }
-}
-
-/// The specification of a table, in a form that can be serialized.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub(crate) struct TableOrder {
-    id: u16,
-    neighbourhood: u32,
-    value_bytes: usize,
-    shards: u32,
-    buckets: u32,
-}
-
-impl From<TableSpec> for TableOrder {
-    fn from(spec: TableSpec) -> Self {
-        let TableSpec {
-            id,
-            neighbourhood,
-            value_bytes,
-            shards,
-            buckets,
-        } = spec;
-        Self {
-            id,
-            neighbourhood,
-            value_bytes,
-            shards,
-            buckets,
-        }
-    }
-}
-
-impl From<TableOrder> for TableSpec {
-    fn from(order: TableOrder) -> Self {
-        let TableOrder {
-            id,
-            neighbourhood,
-            value_bytes,
-            shards,
-            buckets,
-        } = order;
-        Self {
-            id,
-            neighbourhood,
-            value_bytes,
-            shards,
-            buckets,
         }
     }
 }

@@ -58,7 +58,7 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     let open = Order::Oltp(OltpOrder::Open {
         benchmark: plan.benchmark.clone(),
         seed: plan.seed,
-        tables: plan.tables.iter().copied().map(Into::into).collect(),
+        tables: plan.tables.clone(),
     });
     measure::execute(cluster, &open)?;
     load(cluster, plan)?;

@@ -63,7 +63,7 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
 }
 
 fn measure(cluster: &mut Cluster, plan: &Plan, table: TableSpec) -> anyhow::Result<Vec<RunResult>> {
-    measure::execute(cluster, &Order::Open(table.into()))?;
+    measure::execute(cluster, &Order::Open(table))?;
     load(cluster, plan)?;
     let workloads = plan.workloads.iter();
     workloads

@@ -39,7 +39,7 @@ impl Driven<'_> {
                 benchmark,
                 seed,
                 tables,
-            } => self.open_oltp(benchmark, seed, tables.into_iter().map(Into::into)),
+            } => self.open_oltp(benchmark, seed, tables),
             OltpOrder::Load => self.load_oltp(),
             OltpOrder::Run {
                 avoidance,
