@@ -106,7 +106,8 @@ pub(super) fn make_graph(spec: &mut Spec, rng: &mut impl Rng) {
         // One long list, whose index has inner pages, and most of which is removed again.
         spec.operations *= 3;
         (spec.lock_free, spec.in_transactions) = (10, 70);
-        (spec.graph.nodes, spec.graph.restores) = (1, 0);
+        spec.graph.nodes = 1;
+        (spec.graph.node_data, spec.graph.restores) = (0, 0);
         spec.graph.assoc_types = 1;
         spec.graph.ids = rng.random_range(60..=200);
     } else if rng.random_ratio(1, 5) {

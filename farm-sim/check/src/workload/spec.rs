@@ -149,7 +149,8 @@ pub struct GraphShape {
     /// Share of operations that read or write the data of nodes. Such a write writes data that is in an object of
     /// its own.
     pub node_data: u32,
-    /// Share of writes that delete or restore a node. If it is 0, nodes that are deleted remain so.
+    /// Share of writes that delete or restore a node. If it is 0, nodes that are deleted remain so, and few nodes
+    /// are reserved.
     pub restores: u32,
 }
 

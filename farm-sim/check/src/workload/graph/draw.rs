@@ -92,7 +92,17 @@ impl Draw<'_> {
     fn other(&mut self, assoc_type: u32) -> u64 {
         match assoc_kind(assoc_type).inverse {
             Some(_) => self.nodes[self.rng.random_range(0..self.nodes.len())],
-            None => self.rng.random_range(1..=self.shape().ids),
+            None => self.entity(),
+        }
+    }
+
+    /// Returns the id of an entity, half of the time from a quarter of all ids. In this quarter, neighbouring pages of the
+    /// index become empty and are filled again.
+    fn entity(&mut self) -> u64 {
+        let ids = self.shape().ids;
+        match self.rng.random_bool(0.5) {
+            true => self.rng.random_range(ids / 2..=ids / 2 + ids / 4),
+            false => self.rng.random_range(1..=ids),
         }
     }
 
@@ -134,6 +144,7 @@ impl Draw<'_> {
         if self.percent(self.shape().node_data) {
             return GraphRequest::SetNode(node, self.value() | SPILLED);
         }
+        let restores = self.shape().restores > 0;
         if self.percent(self.shape().restores) {
             return match self.rng.random_bool(0.4) {
                 true => GraphRequest::DeleteNode(node),
@@ -143,10 +154,10 @@ impl Draw<'_> {
         match self.rng.random_range(0..100) {
             0..3 => GraphRequest::AddNode(self.spare(), self.node_value()),
             3 => GraphRequest::AddNode(0, self.node_value()),
-            4..7 => GraphRequest::ReserveNode(self.spare(), self.node_type()),
-            7 => GraphRequest::ReserveNode(0, self.node_type()),
-            8 => GraphRequest::DeleteNode(node),
-            9..15 => GraphRequest::SetNode(node, self.node_value()),
+            4 => GraphRequest::DeleteNode(node),
+            5..8 if restores => GraphRequest::ReserveNode(self.spare(), self.node_type()),
+            8 if restores => GraphRequest::ReserveNode(0, self.node_type()),
+            5..15 => GraphRequest::SetNode(node, self.node_value()),
             drawn => self.change(node, drawn - 15),
         }
     }
