@@ -79,8 +79,8 @@ async fn open_accounts(farm: Handle) -> Result<Vec<Address>, TxError> {
         let mut accounts = Vec::new();
         for _ in 0..ACCOUNTS_OF_A_MACHINE {
             let account = tx.alloc(8, None).await?;
-            set_balance(tx, account, OPENING_BALANCE)?;
-            accounts.push(tx.address(account)?);
+            set_balance(tx, account, OPENING_BALANCE).await?;
+            accounts.push(tx.address(account).await?);
         }
         Ok(accounts)
     })
@@ -110,14 +110,14 @@ async fn work(farm: Handle, accounts: Vec<Address>, seed: u64) -> Result<u64, Tx
 async fn transfer(farm: &Handle, from: Address, to: Address, amount: i64) -> Result<bool, TxError> {
     farm.transact(async |tx| {
         let from = tx.read(from, 8).await?;
-        let left = balance(tx, from)? - amount;
+        let left = balance(tx, from).await? - amount;
         if left < 0 {
             return Ok(false);
         }
         let to = tx.read(to, 8).await?;
-        let right = balance(tx, to)? + amount;
-        set_balance(tx, from, left)?;
-        set_balance(tx, to, right)?;
+        let right = balance(tx, to).await? + amount;
+        set_balance(tx, from, left).await?;
+        set_balance(tx, to, right).await?;
         Ok(true)
     })
     .await
@@ -129,19 +129,20 @@ async fn count(farm: Handle, accounts: Vec<Address>) -> Result<i64, TxError> {
         let mut total = 0;
         for account in &accounts {
             let account = tx.read(*account, 8).await?;
-            total += balance(tx, account)?;
+            total += balance(tx, account).await?;
         }
         Ok(total)
     })
     .await
 }
 
-fn balance(tx: &Transaction, account: ObjectId) -> Result<i64, TxError> {
-    let bytes = tx.payload(account)?[..8].try_into().expect("eight bytes");
+async fn balance(tx: Transaction<'_>, account: ObjectId) -> Result<i64, TxError> {
+    let bytes = tx.payload(account).await?[..8]
+        .try_into()
+        .expect("eight bytes");
     Ok(i64::from_le_bytes(bytes))
 }
 
-fn set_balance(tx: &mut Transaction, account: ObjectId, balance: i64) -> Result<(), TxError> {
-    tx.payload_mut(account)?[..8].copy_from_slice(&balance.to_le_bytes());
-    Ok(())
+async fn set_balance(tx: Transaction<'_>, account: ObjectId, balance: i64) -> Result<(), TxError> {
+    tx.write(account, &balance.to_le_bytes()).await
 }

@@ -114,7 +114,7 @@ fn parse(text: &str) -> Result<Vec<(u64, u64)>, String> {
 /// Imports edges, each in a transaction.
 async fn import(farm: &Handle, edges: Vec<(u64, u64)>) -> Result<(), GraphError> {
     for edge in edges {
-        let add = async |tx: &mut Transaction| add_edge(tx, edge).await;
+        let add = async |tx: Transaction<'_>| add_edge(tx, edge).await;
         while let Err(error) = farm.transact(add).await.map_err(GraphError::from) {
             // Another machine may have added the same node since this transaction looked for it.
             if !matches!(error, GraphError::IdTaken(_)) {
@@ -126,7 +126,7 @@ async fn import(farm: &Handle, edges: Vec<(u64, u64)>) -> Result<(), GraphError>
 }
 
 /// Adds an edge and its nodes, if they do not exist yet.
-async fn add_edge(tx: &mut Transaction, (from, to): (u64, u64)) -> Result<(), TxError> {
+async fn add_edge(tx: Transaction<'_>, (from, to): (u64, u64)) -> Result<(), TxError> {
     let node = vertex(tx, from).await?;
     let target = vertex(tx, to).await?;
     let edge = Assoc {
@@ -142,7 +142,7 @@ async fn add_edge(tx: &mut Transaction, (from, to): (u64, u64)) -> Result<(), Tx
 }
 
 /// Returns the pointer of a node. Adds the node on this machine if no node has the id.
-async fn vertex(tx: &mut Transaction, id: u64) -> Result<FatPointer, TxError> {
+async fn vertex(tx: Transaction<'_>, id: u64) -> Result<FatPointer, TxError> {
     if let Some(node) = graph::obj_find(tx, id).await? {
         return Ok(node);
     }
@@ -161,7 +161,7 @@ async fn vertex(tx: &mut Transaction, id: u64) -> Result<FatPointer, TxError> {
 
 /// Reads the neighbours of several nodes at the same time. Returns their ids and pointers.
 async fn neighbours(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     nodes: &[FatPointer],
 ) -> Result<Vec<(u64, FatPointer)>, TxError> {
     let read = Read::Range(EDGE, Range::newest(MAX_NEIGHBOURS));

@@ -29,18 +29,17 @@ struct Node {
 impl Node {
     const BYTES: usize = 16;
 
-    fn of(tx: &Transaction, node: ObjectId) -> Result<Node, TxError> {
-        let payload = tx.payload(node)?;
+    async fn of(tx: Transaction<'_>, node: ObjectId) -> Result<Node, TxError> {
+        let payload = tx.payload(node).await?;
         let word = |at: usize| u64::from_le_bytes(payload[at..at + 8].try_into().expect("a word"));
         let next = Address::from_bits(word(8)).unwrap_or(Address::NULL);
         Ok(Node { key: word(0), next })
     }
 
-    fn write(self, tx: &mut Transaction, node: ObjectId) -> Result<(), TxError> {
-        let payload = tx.payload_mut(node)?;
-        payload[..8].copy_from_slice(&self.key.to_le_bytes());
-        payload[8..16].copy_from_slice(&self.next.to_bits().to_le_bytes());
-        Ok(())
+    async fn write(self, tx: Transaction<'_>, node: ObjectId) -> Result<(), TxError> {
+        let words = [self.key, self.next.to_bits()];
+        tx.write(node, words.map(u64::to_le_bytes).as_flattened())
+            .await
     }
 }
 
@@ -48,18 +47,18 @@ impl List {
     /// Returns the last node whose key is less than `key`, and the node after it.
     async fn seek(
         &self,
-        tx: &mut Transaction,
+        tx: Transaction<'_>,
         key: u64,
     ) -> Result<(ObjectId, Option<ObjectId>), TxError> {
         let mut before = tx.read(self.head, Node::BYTES).await?;
         loop {
-            let next = Node::of(tx, before)?.next;
+            let next = Node::of(tx, before).await?.next;
             if next.is_null() {
                 return Ok((before, None));
             }
             let node = tx.read(next, Node::BYTES).await?;
-            ascends(tx, before, node)?;
-            if Node::of(tx, node)?.key >= key {
+            ascends(tx, before, node).await?;
+            if Node::of(tx, node).await?.key >= key {
                 return Ok((before, Some(node)));
             }
             before = node;
@@ -69,12 +68,15 @@ impl List {
     /// Returns the last node whose key is less than `key`, and the node of `key`, if there is one.
     async fn find(
         &self,
-        tx: &mut Transaction,
+        tx: Transaction<'_>,
         key: u64,
     ) -> Result<(ObjectId, Option<ObjectId>), TxError> {
         let (before, node) = self.seek(tx, key).await?;
-        let is_it = |node: &ObjectId| Node::of(tx, *node).is_ok_and(|node| node.key == key);
-        Ok((before, node.filter(is_it)))
+        let Some(node) = node else {
+            return Ok((before, None));
+        };
+        let is_it = Node::of(tx, node).await?.key == key;
+        Ok((before, is_it.then_some(node)))
     }
 
     /// Returns whether the list contains a key.
@@ -92,10 +94,10 @@ impl List {
             // The key determines the machine that stores the new node.
             let anchor = self.anchors[key as usize / 3 % 3];
             let node = tx.alloc(Node::BYTES, Some(anchor)).await?;
-            let Node { key: last, next } = Node::of(tx, before)?;
-            Node { key, next }.write(tx, node)?;
-            let next = tx.address(node)?;
-            Node { key: last, next }.write(tx, before)?;
+            let Node { key: last, next } = Node::of(tx, before).await?;
+            Node { key, next }.write(tx, node).await?;
+            let next = tx.address(node).await?;
+            Node { key: last, next }.write(tx, before).await?;
             Ok(true)
         })
         .await
@@ -107,10 +109,10 @@ impl List {
             let (before, Some(node)) = self.find(tx, key).await? else {
                 return Ok(false);
             };
-            let Node { key: last, .. } = Node::of(tx, before)?;
-            let Node { next, .. } = Node::of(tx, node)?;
-            Node { key: last, next }.write(tx, before)?;
-            tx.free(node)?;
+            let Node { key: last, .. } = Node::of(tx, before).await?;
+            let Node { next, .. } = Node::of(tx, node).await?;
+            Node { key: last, next }.write(tx, before).await?;
+            tx.free(node).await?;
             Ok(true)
         })
         .await
@@ -122,14 +124,14 @@ impl List {
             let mut keys = Vec::new();
             let mut node = tx.read(self.head, Node::BYTES).await?;
             loop {
-                let next = Node::of(tx, node)?.next;
+                let next = Node::of(tx, node).await?.next;
                 if next.is_null() {
                     return Ok(keys);
                 }
                 let before = node;
                 node = tx.read(next, Node::BYTES).await?;
-                ascends(tx, before, node)?;
-                keys.push(Node::of(tx, node)?.key);
+                ascends(tx, before, node).await?;
+                keys.push(Node::of(tx, node).await?.key);
             }
         })
         .await
@@ -140,8 +142,8 @@ impl List {
 /// reads, they may be of different points in time: a node may have been freed meanwhile, and reused for another key. A
 /// transaction that follows pointers must not loop for ever then. An error suffices: the platform detects that the
 /// reads are inconsistent, and retries the transaction.
-fn ascends(tx: &Transaction, before: ObjectId, node: ObjectId) -> Result<(), TxError> {
-    if Node::of(tx, before)?.key < Node::of(tx, node)?.key {
+async fn ascends(tx: Transaction<'_>, before: ObjectId, node: ObjectId) -> Result<(), TxError> {
+    if Node::of(tx, before).await?.key < Node::of(tx, node).await?.key {
         Ok(())
     } else {
         Err(TxError::GivenUp)
@@ -152,7 +154,7 @@ fn ascends(tx: &Transaction, before: ObjectId, node: ObjectId) -> Result<(), TxE
 async fn new_object(farm: Handle) -> Result<Address, TxError> {
     farm.transact(async |tx| {
         let object = tx.alloc(Node::BYTES, None).await?;
-        tx.address(object)
+        tx.address(object).await
     })
     .await
 }

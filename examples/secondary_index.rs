@@ -89,7 +89,7 @@ async fn work(farm: Handle, directory: Directory, seed: u64) -> Result<(u64, u64
 }
 
 /// Sets the handle of a user, and adds the user if it is new. Returns `false` if the handle is taken.
-async fn call(tx: &mut Transaction, at: Directory, user: u64, new: u64) -> Result<bool, TxError> {
+async fn call(tx: Transaction<'_>, at: Directory, user: u64, new: u64) -> Result<bool, TxError> {
     if table::get(tx, at.by_handle, &handle(new)).await?.is_some() {
         return Ok(false);
     }
@@ -106,7 +106,7 @@ async fn call(tx: &mut Transaction, at: Directory, user: u64, new: u64) -> Resul
 }
 
 /// Removes a user. Returns `false` if there is no such user.
-async fn leave(tx: &mut Transaction, at: Directory, user: u64) -> Result<bool, TxError> {
+async fn leave(tx: Transaction<'_>, at: Directory, user: u64) -> Result<bool, TxError> {
     let Some(old) = table::get(tx, at.users, &key(user)).await? else {
         return Ok(false);
     };

@@ -169,7 +169,7 @@ fn assocs_copied(worker: &mut Worker, cont: Cont<Result<Vec<OwnedAssoc>, TxError
 /// # Errors
 /// A [`GraphError`], as a [`TxError`].
 pub async fn obj_add(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     place: Place,
     new: NodeData<'_>,
 ) -> Result<NewNode, TxError> {
@@ -185,7 +185,7 @@ pub async fn obj_add(
 ///
 /// # Errors
 /// As [`obj_add`].
-pub async fn obj_find(tx: &mut Transaction, id: u64) -> Result<Option<FatPointer>, TxError> {
+pub async fn obj_find(tx: Transaction<'_>, id: u64) -> Result<Option<FatPointer>, TxError> {
     let begin = move |worker: &mut Worker, tx, cont| {
         let cont = adapted(worker, cont);
         crate::tx::obj_find(worker, tx, id, cont);
@@ -197,7 +197,7 @@ pub async fn obj_find(tx: &mut Transaction, id: u64) -> Result<Option<FatPointer
 ///
 /// # Errors
 /// As [`obj_add`].
-pub async fn obj_get(tx: &mut Transaction, node: FatPointer) -> Result<Option<OwnedNode>, TxError> {
+pub async fn obj_get(tx: Transaction<'_>, node: FatPointer) -> Result<Option<OwnedNode>, TxError> {
     let begin = move |worker: &mut Worker, tx, cont| {
         let cont = node_copied(worker, cont);
         crate::tx::obj_get(worker, tx, node, cont);
@@ -210,7 +210,7 @@ pub async fn obj_get(tx: &mut Transaction, node: FatPointer) -> Result<Option<Ow
 /// # Errors
 /// As [`obj_add`].
 pub async fn obj_update(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     new: NodeData<'_>,
 ) -> Result<bool, TxError> {
@@ -227,7 +227,7 @@ pub async fn obj_update(
 /// # Errors
 /// As [`obj_add`].
 pub async fn obj_reserve(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     place: Place,
     node_type: u32,
 ) -> Result<NewNode, TxError> {
@@ -243,7 +243,7 @@ pub async fn obj_reserve(
 /// # Errors
 /// As [`obj_add`].
 pub async fn obj_restore(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     new: NodeData<'_>,
 ) -> Result<bool, TxError> {
@@ -259,7 +259,7 @@ pub async fn obj_restore(
 ///
 /// # Errors
 /// As [`obj_add`].
-pub async fn obj_delete(tx: &mut Transaction, node: FatPointer) -> Result<bool, TxError> {
+pub async fn obj_delete(tx: Transaction<'_>, node: FatPointer) -> Result<bool, TxError> {
     let begin = move |worker: &mut Worker, tx, cont| {
         let cont = adapted(worker, cont);
         crate::tx::obj_delete(worker, tx, node, cont);
@@ -272,7 +272,7 @@ pub async fn obj_delete(tx: &mut Transaction, node: FatPointer) -> Result<bool, 
 /// # Errors
 /// As [`obj_add`].
 pub async fn assoc_add(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     assoc_type: u32,
     assoc: Assoc<'_>,
@@ -291,7 +291,7 @@ pub async fn assoc_add(
 /// # Errors
 /// As [`obj_add`].
 pub async fn assoc_delete(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     assoc: (u32, u64),
     deletion: Deletion,
@@ -309,7 +309,7 @@ pub async fn assoc_delete(
 /// # Errors
 /// As [`obj_add`].
 pub async fn assoc_change_type(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     types: (u32, u32),
     id2: u64,
@@ -327,7 +327,7 @@ pub async fn assoc_change_type(
 /// # Errors
 /// As [`obj_add`].
 pub async fn assoc_get(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     assoc_type: u32,
     ids: &[u64],
@@ -346,7 +346,7 @@ pub async fn assoc_get(
 /// # Errors
 /// As [`obj_add`].
 pub async fn assoc_count(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     assoc_type: u32,
 ) -> Result<Count, TxError> {
@@ -363,7 +363,7 @@ pub async fn assoc_count(
 /// # Errors
 /// As [`obj_add`].
 pub async fn read_all<T: Send + 'static>(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     reads: &[(FatPointer, Read<'_>)],
     copy: impl Fn(Results<'_>) -> T + Copy + Send + 'static,
 ) -> Result<T, TxError> {
@@ -383,7 +383,7 @@ pub async fn read_all<T: Send + 'static>(
 /// # Errors
 /// As [`obj_add`].
 pub async fn assoc_range(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     assoc_type: u32,
     range: Range,

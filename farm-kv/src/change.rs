@@ -128,14 +128,24 @@ pub(crate) fn encode(outcome: &Result<Changed, KvError>) -> u8 {
     }
 }
 
+/// Returns the effect that a byte encodes.
+pub(crate) fn decode_changed(code: u8) -> Option<Changed> {
+    match code {
+        0 => Some(Changed::Inserted),
+        1 => Some(Changed::Updated),
+        2 => Some(Changed::Removed),
+        3 => Some(Changed::Exists),
+        4 => Some(Changed::Absent),
+        _ => None,
+    }
+}
+
 /// Returns the outcome that a byte of a reply from `machine` encodes.
 pub(crate) fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
+    if let Some(changed) = decode_changed(code) {
+        return Ok(changed);
+    }
     match code {
-        0 => Ok(Changed::Inserted),
-        1 => Ok(Changed::Updated),
-        2 => Ok(Changed::Removed),
-        3 => Ok(Changed::Exists),
-        4 => Ok(Changed::Absent),
         5 => Err(KvError::Full(machine)),
         6 => Err(KvError::Conflict),
         7 => Err(KvError::Crowded(machine)),

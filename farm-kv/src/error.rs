@@ -1,7 +1,10 @@
 //! Errors of operations on a table.
 
+use std::sync::Arc;
+
 use farm_core::ids::MachineId;
 use farm_core::worker::ReadError;
+use farm_txn::{Abort, TxError};
 
 /// Why an operation on a table failed. The operation had no effect, unless a variant states otherwise.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -66,6 +69,16 @@ pub enum KvError {
     /// The table differs from its owner's description: a bug, or overwritten memory.
     #[error("the table is damaged: {0}")]
     Damaged(String),
+}
+
+impl From<KvError> for TxError {
+    fn from(error: KvError) -> Self {
+        match error {
+            KvError::Busy => TxError::Busy,
+            KvError::PeerLost(machine) => TxError::Abort(Abort::Lost(machine)),
+            error => TxError::Layer(Arc::new(error)),
+        }
+    }
 }
 
 impl From<ReadError> for KvError {

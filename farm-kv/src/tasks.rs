@@ -1,4 +1,4 @@
-//! [`tx`](crate::tx) for tasks: operations on tables inside the transactions of `async` functions.
+//! Operations on tables as `async` functions: alone, and inside of transactions.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -36,51 +36,248 @@
 //! ```
 
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{Transaction, TxError, TxHandle};
+use farm_txn::tasks::{Answer, Slot, answer, with_answer};
+use farm_txn::{Handle, Transaction, TxError, TxHandle};
 use smallvec::SmallVec;
 
-use crate::blocking::OwnedChange;
+use crate::change::{self, Change};
+use crate::pending::{GetCont, ValueRef};
 use crate::shard::Changed;
-use crate::table::TableId;
-use crate::{Change, KEY_BYTES};
+use crate::table::{TableId, TableSpec};
+use crate::{KEY_BYTES, KvError, state};
+
+/// Bytes that a call owns, such as a key or a value.
+pub trait Bytes: AsRef<[u8]> + Send + 'static {}
+
+impl<T: AsRef<[u8]> + Send + 'static> Bytes for T {}
+
+/// What a change does with a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// See [`Change::Insert`].
+    Insert,
+    /// See [`Change::Update`].
+    Update,
+    /// See [`Change::Upsert`].
+    Upsert,
+    /// See [`Change::Remove`]. The value is not used.
+    Remove,
+}
+
+impl ChangeKind {
+    fn of(self, value: &[u8]) -> Change<'_> {
+        match self {
+            Self::Insert => Change::Insert(value),
+            Self::Update => Change::Update(value),
+            Self::Upsert => Change::Upsert(value),
+            Self::Remove => Change::Remove,
+        }
+    }
+}
+
+/// Opens a table on the worker: see [`crate::open`].
+///
+/// # Errors
+/// The errors of [`crate::open`], as a [`TxError`]; [`TxError::Stopped`].
+pub async fn open(farm: &Handle, spec: TableSpec) -> Result<TableId, TxError> {
+    let start = move |worker: &mut Worker, slot| {
+        let opened = |worker: &mut Worker, slot, opened: Result<TableId, KvError>| {
+            let store = |answer: &mut Answer, table: TableId| answer.words[0] = table.0.into();
+            answer(worker, slot, |answer| {
+                answer.set(opened.map_err(TxError::from), store)
+            });
+        };
+        crate::open(worker, spec, Cont::new(opened, slot));
+    };
+    let finish = |answer: &mut Answer| Ok(TableId(answer.ok()?.words[0] as u16));
+    farm.call(start, finish).await
+}
+
+/// Looks up a key without a transaction: see [`crate::get`]. Returns what `read` makes of the value. If too many reads
+/// are in flight, it waits.
+///
+/// # Errors
+/// A [`KvError`], as a [`TxError`]; [`TxError::Stopped`].
+pub async fn look_up<T>(
+    farm: &Handle,
+    table: TableId,
+    key: impl Bytes + Clone,
+    mut read: impl FnMut(&[u8]) -> T,
+) -> Result<Option<T>, TxError> {
+    loop {
+        let key = key.clone();
+        let start = move |worker: &mut Worker, slot| {
+            let cont = GetCont::new(looked_up, slot);
+            if let Err(error) = crate::get(worker, table, key.as_ref(), cont) {
+                answer(worker, slot, |answer| answer.fail(error.into()));
+            }
+        };
+        let found = farm.call(start, |answer| found(answer, &mut read)).await;
+        if !matches!(found, Err(TxError::Busy)) {
+            return found;
+        }
+        wait_for_slot(farm, table).await;
+    }
+}
+
+#[inline]
+fn found<T>(answer: &mut Answer, read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, TxError> {
+    let answer = answer.ok()?;
+    Ok((answer.words[0] == 1).then(|| read(&answer.bytes)))
+}
+
+#[inline]
+fn looked_up(worker: &mut Worker, slot: Slot, value: Result<Option<&[u8]>, &KvError>) {
+    answer(worker, slot, |answer| match value {
+        Ok(Some(value)) => {
+            answer.words[0] = 1;
+            answer.bytes.extend_from_slice(value);
+        }
+        Ok(None) => answer.words[0] = 0,
+        Err(error) => answer.fail(error.clone().into()),
+    });
+}
+
+#[cold]
+async fn wait_for_slot(farm: &Handle, table: TableId) {
+    let start = move |worker: &mut Worker, slot| {
+        let room = |worker: &mut Worker, slot, ()| answer(worker, slot, |_| ());
+        match state::kv(worker).tables.open(table) {
+            Ok(_) => crate::when_slot(worker, table, Cont::new(room, slot)),
+            Err(error) => answer(worker, slot, |answer| answer.fail(error.into())),
+        }
+    };
+    farm.call(start, |_| ()).await;
+}
+
+/// Changes a table without a transaction: see [`crate::change`].
+///
+/// # Errors
+/// A [`KvError`], as a [`TxError`]; [`TxError::Stopped`].
+pub async fn change_alone(
+    farm: &Handle,
+    table: TableId,
+    key: impl Bytes,
+    kind: ChangeKind,
+    value: impl Bytes,
+) -> Result<Changed, TxError> {
+    let start = move |worker: &mut Worker, slot| {
+        let change = kind.of(value.as_ref());
+        let cont = Cont::new(changed, slot);
+        if let Err(error) = crate::change(worker, table, key.as_ref(), change, cont) {
+            answer(worker, slot, |answer| answer.fail(error.into()));
+        }
+    };
+    farm.call(start, outcome).await
+}
+
+fn changed<E: Into<TxError>>(worker: &mut Worker, slot: Slot, changed: Result<Changed, E>) {
+    let store =
+        |answer: &mut Answer, changed| answer.words[0] = change::encode(&Ok(changed)).into();
+    answer(worker, slot, |answer| {
+        answer.set(changed.map_err(Into::into), store)
+    });
+}
+
+fn outcome(answer: &mut Answer) -> Result<Changed, TxError> {
+    let code = answer.ok()?.words[0] as u8;
+    Ok(change::decode_changed(code).expect("the answer to a change contains its outcome"))
+}
 
 /// Looks up a key: see [`crate::tx::get`].
 ///
 /// # Errors
-/// Those of [`Transaction::read`]; [`TxError::Refused`] if the table is not open on the task's worker.
+/// As [`read`].
 pub async fn get(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     table: TableId,
     key: &[u8],
 ) -> Result<Option<Vec<u8>>, TxError> {
     let key: SmallVec<[u8; KEY_BYTES]> = key.into();
-    let found = tx
-        .operation(move |worker, tx, cont| crate::tx::get(worker, tx, table, &key, cont))
-        .await?;
-    let Some((object, value)) = found.map(crate::tx::ValueRef::place) else {
-        return Ok(None);
+    read(tx, table, key, <[u8]>::to_vec).await
+}
+
+/// Looks up a key, as [`get`] does, and returns what `read` makes of the value.
+///
+/// # Errors
+/// Those of [`Transaction::read`]; a [`KvError`] as a [`TxError`] if the table is not open on the task's worker, or its
+/// keys have another length.
+pub async fn read<T>(
+    tx: Transaction<'_>,
+    table: TableId,
+    key: impl Bytes,
+    read: impl FnOnce(&[u8]) -> T,
+) -> Result<Option<T>, TxError> {
+    let handle = tx.handle();
+    let start = move |worker: &mut Worker, slot| {
+        with_answer(worker, slot, |answer| answer.words[1] = handle.to_context());
+        crate::tx::get(
+            worker,
+            handle,
+            table,
+            key.as_ref(),
+            Cont::new(found_in_tx, slot),
+        );
     };
-    Ok(Some(tx.payload(object)?[value].to_vec()))
+    tx.call(start, |answer| found(answer, read)).await
+}
+
+fn found_in_tx(worker: &mut Worker, slot: Slot, found: Result<Option<ValueRef>, TxError>) {
+    let value = match found {
+        Ok(Some(value)) => value,
+        Ok(None) => return answer(worker, slot, |answer| answer.words[0] = 0),
+        Err(error) => return answer(worker, slot, |answer| answer.fail(error)),
+    };
+    let (tx, mut bytes) = with_answer(worker, slot, |answer| {
+        let tx = TxHandle::from_context(answer.words[1]);
+        (tx, std::mem::take(&mut answer.bytes))
+    });
+    let copied = crate::tx::value(worker, tx, value).map(|value| bytes.extend_from_slice(value));
+    answer(worker, slot, |answer| {
+        answer.bytes = bytes;
+        answer.set(copied, |answer, ()| answer.words[0] = 1);
+    });
 }
 
 /// Changes a table when the transaction commits: see [`crate::tx::change`].
 ///
 /// # Errors
-/// Those of [`Transaction::read`] and [`Transaction::alloc`]; [`TxError::Refused`] if the value has another length than
-/// the table's values, or if the table is not open on the task's worker.
+/// As [`write`].
 pub async fn change(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     table: TableId,
     key: &[u8],
     change: Change<'_>,
 ) -> Result<Changed, TxError> {
     let key: SmallVec<[u8; KEY_BYTES]> = key.into();
-    let change = OwnedChange::from(change);
-    let begin = move |worker: &mut Worker, tx: TxHandle, cont: Cont<_>| {
-        let change = change.as_change();
-        if let Err(error) = crate::tx::change(worker, tx, table, &key, change, cont) {
-            cont.resume(worker, Err(TxError::Refused(error.to_string())));
+    let (kind, value) = match change {
+        Change::Insert(value) => (ChangeKind::Insert, value),
+        Change::Update(value) => (ChangeKind::Update, value),
+        Change::Upsert(value) => (ChangeKind::Upsert, value),
+        Change::Remove => (ChangeKind::Remove, &[][..]),
+    };
+    write(tx, table, key, kind, value.to_vec()).await
+}
+
+/// Changes a table when the transaction commits, as [`change`] does, by a key and a value that the call owns.
+///
+/// # Errors
+/// Those of [`Transaction::read`] and [`Transaction::alloc`]; a [`KvError`] as a [`TxError`] if the key or the value has
+/// another length than those of the table, or if the table is not open on the task's worker.
+pub async fn write(
+    tx: Transaction<'_>,
+    table: TableId,
+    key: impl Bytes,
+    kind: ChangeKind,
+    value: impl Bytes,
+) -> Result<Changed, TxError> {
+    let handle = tx.handle();
+    let start = move |worker: &mut Worker, slot| {
+        let change = kind.of(value.as_ref());
+        let cont = Cont::new(changed, slot);
+        if let Err(error) = crate::tx::change(worker, handle, table, key.as_ref(), change, cont) {
+            answer(worker, slot, |answer| answer.fail(error.into()));
         }
     };
-    tx.operation(begin).await
+    tx.call(start, outcome).await
 }

@@ -43,21 +43,16 @@ enum Outcome {
 ///
 /// The absence of a key is a read like any other: it is validated when the transaction commits.
 ///
-/// The continuation receives [`TxError::Refused`] if the table is not open on this worker, or its keys have another
+/// The continuation receives a [`KvError`] as a [`TxError`] if the table is not open on this worker, or its keys have another
 /// length.
 pub fn get(worker: &mut Worker, tx: TxHandle, table: TableId, key: &[u8], cont: FoundCont) {
     begin(worker, tx, table, key, &[], TxOpKind::Get(cont));
 }
 
-/// Returns the error of a transaction whose use of a table is refused.
-fn refused(error: KvError) -> TxError {
-    TxError::Refused(error.to_string())
-}
-
 /// Looks up a key in a shard of this machine, as [`get`] does, but returns the result at once.
 ///
 /// # Errors
-/// The errors of [`Tx::read`], including that of an object of another machine; [`TxError::Refused`] if the table is not
+/// The errors of [`Tx::read`], including that of an object of another machine; a [`KvError`] as a [`TxError`] if the table is not
 /// open on this worker.
 pub fn get_here(
     worker: &mut Worker,
@@ -65,8 +60,8 @@ pub fn get_here(
     table: TableId,
     key: &[u8],
 ) -> Result<Option<ValueRef>, TxError> {
-    let open = kv(worker).tables.open(table).map_err(refused)?;
-    open.check_key(key).map_err(refused)?;
+    let open = kv(worker).tables.open(table).map_err(TxError::from)?;
+    open.check_key(key).map_err(TxError::from)?;
     let (shard, home) = open.locate(key);
     let (layout, buckets) = (open.layout, open.spec.buckets);
     let first = open.shards[shard as usize].first;
@@ -166,7 +161,7 @@ fn refuse(worker: &mut Worker, under: u64, (): ()) {
     let under = under as usize;
     let refusal = kv(worker).in_tx[under].refusal.take();
     let refusal = refusal.expect("an operation that is refused at its start has the reason");
-    end(worker, under, Err(refused(refusal)));
+    end(worker, under, Err(refusal.into()));
 }
 
 /// Adds the object or block that an edit needs to the transaction.

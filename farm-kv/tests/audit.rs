@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::cell::Cell;
+
 use farm_core::config::{Config, TransactionsConfig};
 use farm_kv::{Change, Key, TableSpec, blocking, tasks};
 use farm_txn::{Handle, Transaction, TxError, block_on};
@@ -17,14 +19,14 @@ fn key(row: u16) -> Key {
     key
 }
 
-async fn balance(tx: &mut Transaction, table: farm_kv::TableId, row: u16) -> Result<u64, TxError> {
+async fn balance(tx: Transaction<'_>, table: farm_kv::TableId, row: u16) -> Result<u64, TxError> {
     let value = tasks::get(tx, table, &key(row)).await?;
     let value = value.expect("every row exists");
     Ok(u64::from_le_bytes(value.try_into().expect("eight bytes")))
 }
 
 async fn transfer(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     table: farm_kv::TableId,
     [from, to]: [u16; 2],
 ) -> Result<(), TxError> {
@@ -50,13 +52,13 @@ fn an_audit_of_2000_rows_is_serializable() {
         blocking::change(&machines[0], 0, table, key(row), insert).unwrap();
     }
     let (tries, sum) = block_on(&machines[0], 0, async move |farm: Handle| {
-        let mut tries = 0;
-        let audit = async |tx: &mut Transaction| {
-            tries += 1;
+        let tries = Cell::new(0);
+        let audit = async |tx: Transaction<'_>| {
+            tries.set(tries.get() + 1);
             let mut sum = 0;
             for row in 0..ROWS {
                 sum += balance(tx, table, row).await?;
-                if tries == 1 && row == ROWS / 2 {
+                if tries.get() == 1 && row == ROWS / 2 {
                     // Transfer from a row that was read to one that was not read yet.
                     let rows = [0, ROWS - 1];
                     farm.transact(async |tx| transfer(tx, table, rows).await)
@@ -66,7 +68,7 @@ fn an_audit_of_2000_rows_is_serializable() {
             Ok::<_, TxError>(sum)
         };
         let sum = farm.transact(audit).await.unwrap();
-        (tries, sum)
+        (tries.get(), sum)
     })
     .unwrap();
     assert_eq!((tries, sum), (2, EACH * u64::from(ROWS)));

@@ -111,14 +111,14 @@ fn transactions_agree(cluster: &TestCluster, table: TableId, spec: TableSpec) {
     let read = farm_txn::block_on(&cluster.machines[1], 0, {
         let (one, two, values) = (one.clone(), two.clone(), values.clone());
         async move |farm: farm_txn::Handle| {
-            farm.transact(async |tx: &mut Transaction| {
+            farm.transact(async |tx: Transaction<'_>| {
                 for (key, value) in [&one, &two].into_iter().zip(&values) {
                     tasks::change(tx, table, key, Change::Upsert(value)).await?;
                 }
                 Ok::<_, TxError>(())
             })
             .await?;
-            farm.transact(async |tx: &mut Transaction| {
+            farm.transact(async |tx: Transaction<'_>| {
                 let first = tasks::get(tx, table, &one).await?.expect("it was inserted");
                 let second = tasks::get(tx, table, &two).await?.expect("it was inserted");
                 tasks::change(tx, table, &one, Change::Update(&second)).await?;
@@ -175,9 +175,9 @@ fn a_key_of_another_length_is_refused() {
         );
         let in_transaction = farm_txn::block_on(machine, 0, {
             async move |farm: farm_txn::Handle| {
-                let get = async |tx: &mut Transaction| tasks::get(tx, table, &key).await;
+                let get = async |tx: Transaction<'_>| tasks::get(tx, table, &key).await;
                 let got = farm.transact(get).await.unwrap_err();
-                let change = async |tx: &mut Transaction| {
+                let change = async |tx: Transaction<'_>| {
                     tasks::change(tx, table, &key, Change::Remove).await
                 };
                 (got, farm.transact(change).await.unwrap_err())
@@ -185,7 +185,8 @@ fn a_key_of_another_length_is_refused() {
         });
         let (got, changed) = in_transaction.unwrap();
         for error in [got, changed] {
-            let refused = matches!(&error, TxError::Refused(why) if *why == wrong.to_string());
+            let refused =
+                matches!(&error, TxError::Layer(why) if why.to_string() == wrong.to_string());
             assert!(refused, "{error}");
         }
     }

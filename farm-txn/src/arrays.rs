@@ -18,21 +18,21 @@
 //! # let machines = start_all(&config, &(Arc::new(farm_txn::attach) as _))?;
 //! // Ten counters on this machine, read by one one-sided read from another.
 //! let first = block_on(&machines[0], 0, |farm: Handle| async move {
-//!     let mut tx = farm.begin();
+//!     let tx = farm.begin().await?;
 //!     let counters = tx.alloc_array(8, 10, None).await?;
 //!     for (index, counter) in counters.iter().enumerate() {
-//!         tx.payload_mut(*counter)?[0] = index as u8;
+//!         tx.change(*counter, move |payload| payload[0] = index as u8).await?;
 //!     }
-//!     let first = tx.address(counters[0])?;
+//!     let first = tx.address(counters[0]).await?;
 //!     tx.commit().await?;
 //!     Ok::<_, TxError>(first)
 //! })??;
 //! let sum = block_on(&machines[1], 0, move |farm: Handle| async move {
-//!     let mut tx = farm.begin();
+//!     let tx = farm.begin().await?;
 //!     let counters = tx.read_array(first, 8, 10).await?;
 //!     let mut sum = 0;
 //!     for counter in counters.into_iter().flatten() {
-//!         sum += tx.payload(counter)?[0];
+//!         sum += tx.payload(counter).await?[0];
 //!     }
 //!     tx.commit().await?;
 //!     Ok::<_, TxError>(sum)

@@ -14,8 +14,8 @@ use crate::{arrays, remote, slots};
 /// Attaches the transaction layer to a worker.
 pub fn attach(worker: &mut Worker) {
     worker.put_layer(Box::new(Transactions::new()));
-    crate::tasks::attach(worker);
     let config = worker.transactions_config();
+    crate::tasks::attach(worker, Duration::from_millis(config.open_ms.into()));
     let patience = Duration::from_millis(config.patience_ms.into());
     let limits = TxLimits {
         objects: config.objects as usize,

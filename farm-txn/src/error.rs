@@ -1,6 +1,7 @@
 //! Errors of transactions.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use farm_core::alloc::{AllocError, TooLarge};
 use farm_core::ids::{Address, MachineId};
@@ -116,6 +117,15 @@ pub enum TxError {
     /// The handle refers to a transaction that has ended.
     #[error("the transaction has ended; begin another one")]
     Ended,
+    /// The transaction of a task was open for too long.
+    #[error(
+        "the transaction was open for longer than {} ms; do not wait for other systems within a transaction, or raise \
+         transactions.open_ms", .0.as_millis()
+    )]
+    OpenTooLong(Duration),
+    /// The worker has stopped. It is unknown whether a commit that was under way took effect.
+    #[error("the worker has stopped")]
+    Stopped,
 }
 
 impl TxError {

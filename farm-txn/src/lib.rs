@@ -88,7 +88,7 @@ pub use error::{Abort, TxError};
 pub use handle::TxHandle;
 pub use limits::TxLimits;
 pub use retry::RetryCounters;
-pub use tasks::{Handle, Transaction, block_on, spawn};
+pub use tasks::{Begun, Handle, Transaction, block_on, handle, spawn};
 #[doc(hidden)]
 #[cfg(debug_assertions)]
 pub use tx::entries_looked_at;

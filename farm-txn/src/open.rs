@@ -75,17 +75,6 @@ pub(crate) fn context_of(
     Ok(context)
 }
 
-/// Takes the context out of a transaction, which stays open. The caller must call [`put_back`] afterwards.
-pub(crate) fn take_out(worker: &mut Worker, tx: TxHandle) -> Option<Box<Tx>> {
-    entry(worker, tx).ok()?.tx.take()
-}
-
-/// Returns the context to a transaction.
-pub(crate) fn put_back(worker: &mut Worker, tx: TxHandle, context: Box<Tx>) {
-    let entry = entry(worker, tx).expect("a transaction stays open while its context is taken out");
-    entry.tx = Some(context);
-}
-
 /// Takes the context of a transaction, and ends its handle.
 pub(crate) fn end(worker: &mut Worker, tx: TxHandle) -> Result<Box<Tx>, TxError> {
     let layer = transactions(worker);

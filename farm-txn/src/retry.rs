@@ -33,10 +33,10 @@ use farm_core::mutants;
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
 
-pub(crate) use gate::{Left, conflict, enter, leave, waits_for_room};
+use gate::{Left, conflict, enter, enter_now, leave};
 pub use gate::{configure, counters};
 pub use state::RetryCounters;
-use state::{Run, Tries};
+use state::{Admitted, Run, Tries};
 
 use crate::api;
 use crate::error::{Abort, TxError};
@@ -142,9 +142,9 @@ impl Tries {
 /// # config.cluster.name = "doc-retry".into();
 /// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
 /// # let counter = farm_txn::block_on(&machine, 0, async |farm| {
-/// #     let mut tx = farm.begin();
+/// #     let tx = farm.begin().await?;
 /// #     let object = tx.alloc(8, None).await?;
-/// #     let counter = tx.address(object)?;
+/// #     let counter = tx.address(object).await?;
 /// #     tx.commit().await.map(|()| counter)
 /// # })?;
 /// # let counter = counter.unwrap();
@@ -160,15 +160,45 @@ impl Tries {
 /// Runs must not nest: if the limit of running transactions is reached, a body that waits for another run waits for
 /// ever, because that run begins only after the body's own run has ended.
 pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxError>>) {
-    let key = transactions(worker).runs.insert(Run {
+    let key = insert(worker, body, done, Admitted::Runs);
+    enter(worker, Cont::new(attempt, key as u64));
+}
+
+/// As [`run`], for the transaction of a task. If the task runs the body of another transaction, the new one is `within`
+/// that one, and does not wait for others. Returns its key, and whether the caller must call [`attempt`] now.
+pub(crate) fn prepare(
+    worker: &mut Worker,
+    body: Cont<TxHandle>,
+    done: Cont<Result<(), TxError>>,
+    within: bool,
+) -> (usize, bool) {
+    let admitted = match within {
+        true => Admitted::Within,
+        false => Admitted::Runs,
+    };
+    let key = insert(worker, body, done, admitted);
+    let begins = within || enter_now(worker);
+    if !begins {
+        enter(worker, Cont::new(attempt, key as u64));
+    }
+    (key, begins)
+}
+
+fn insert(
+    worker: &mut Worker,
+    body: Cont<TxHandle>,
+    done: Cont<Result<(), TxError>>,
+    admitted: Admitted,
+) -> usize {
+    transactions(worker).runs.insert(Run {
         body,
         done,
+        admitted,
         state: Tries::default(),
         doubt: None,
         failed: None,
         outcome: None,
-    });
-    enter(worker, Cont::new(attempt, key as u64));
+    })
 }
 
 /// Sets how long this worker retries a transaction whose reads time out each time, counted from the first timeout; then
@@ -179,7 +209,6 @@ pub fn run(worker: &mut Worker, body: Cont<TxHandle>, done: Cont<Result<(), TxEr
 /// If the layer is not attached to the worker.
 pub fn set_patience(worker: &mut Worker, patience: Duration) {
     transactions(worker).patience = patience;
-    crate::tasks::set_patience(worker, patience);
 }
 
 /// Returns the duration that [`set_patience`] has set.
@@ -253,7 +282,7 @@ fn run_of(worker: &mut Worker, tx: TxHandle) -> Option<usize> {
 }
 
 /// Begins a try.
-fn attempt(worker: &mut Worker, key: u64, (): ()) {
+pub(crate) fn attempt(worker: &mut Worker, key: u64, (): ()) {
     let tx = open::begin_of_run(worker, key as usize);
     let body = transactions(worker).runs[key as usize].body;
     body.resume(worker, tx);
@@ -293,8 +322,25 @@ fn act(worker: &mut Worker, key: usize, remedy: Remedy, error: TxError) {
     }
 }
 
+/// Ends a run that has no open try, without effect and without a call of `done`.
+pub(crate) fn abandon(worker: &mut Worker, key: usize) {
+    let run = transactions(worker).runs.remove(key);
+    leave(worker, run.admitted, Left::Failed);
+}
+
+/// Lets another transaction run in place of one that waits for something outside of the cluster.
+pub(crate) fn make_way(worker: &mut Worker, key: usize) {
+    let run = transactions(worker).runs.get_mut(key);
+    if let Some(run) = run
+        && run.admitted == Admitted::Runs
+    {
+        run.admitted = Admitted::MadeWay;
+        gate::make_way(worker);
+    }
+}
+
 /// Ends a run; the event loop then calls `done`.
-fn end(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
+pub(crate) fn end(worker: &mut Worker, key: usize, outcome: Result<(), TxError>) {
     transactions(worker).runs[key].outcome = Some(outcome);
     worker.defer(Cont::new(report, key as u64));
 }
@@ -304,6 +350,6 @@ fn report(worker: &mut Worker, key: u64, (): ()) {
     let outcome = run
         .outcome
         .expect("a run stores its outcome before `report` is called");
-    leave(worker, Left::of(&outcome));
+    leave(worker, run.admitted, Left::of(&outcome));
     run.done.resume(worker, outcome);
 }

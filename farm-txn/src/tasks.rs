@@ -1,170 +1,195 @@
-//! Transactions as `async` functions: tasks that run on the worker's own event loop.
+//! Transactions as `async` functions: for tasks that run on the worker's own event loop, and for the futures of any other
+//! thread and runtime.
 //!
 //! ```text
-//!  task ──polls──▶ future of a call ──▶ queue of requests ──▶ executor, with the worker: api, retry
-//!   ▲                    ▲                                        │
-//!   └──── woken ─────────┴───────── slot ◀──── continuation ◀─────┘
+//!  task of the worker ──polls──▶ call ──begins──▶ api, retry
+//!   ▲                                                │
+//!   └──── ready ◀──── entry of the call ◀──── continuation
+//!
+//!  other thread ──polls──▶ call ──▶ queue of requests ──▶ worker ──▶ api, retry
+//!   ▲                                                                  │
+//!   └──── woken ◀──── entry of the call, in the queue ◀──── continuation
 //! ```
 //!
-//! [`spawn`] starts a task. The task gets a [`Handle`], with which it begins a [`Transaction`] or reads without a
-//! transaction. No other thread is involved: a task runs on the worker on which it was spawned, between continuations,
-//! and must not block it. A call of a transaction uses the functions of [`crate::api`]; it costs what they cost, plus a
-//! check of two queues.
+//! [`spawn`] starts a task. The task gets a [`Handle`], with which it runs transactions or reads without a transaction. A
+//! task runs on the worker on which it was spawned, between continuations, and must not block it. While it is polled, its
+//! calls use the worker directly: they take no lock, and allocate nothing once there are as many entries as calls at one
+//! time. A call costs what the functions of [`crate::api`] cost, its entry, and a poll of the task.
+//!
+//! [`handle`] returns the same [`Handle`] for other threads. Their calls are queued for the worker, and their answers are
+//! returned through the queue.
 //!
 //! If a future is dropped before it completes, alone or together with its task, its transaction aborts, and an answer
 //! that arrives later is discarded. A commit that has begun continues; its outcome is not reported.
 //!
-//! Between two calls a transaction owns its context, so that payloads are plain borrows of the transaction. The
-//! compiler ensures that no payload outlives the transaction, and that a transaction is not used after its commit:
-//!
-//! ```compile_fail,E0382
-//! async fn twice(farm: farm_txn::Handle) {
-//!     let tx = farm.begin();
-//!     tx.commit().await;
-//!     tx.commit().await; // error: the first commit consumed it.
-//! }
 //! ```
-//! ```compile_fail,E0382
-//! async fn read_after(farm: farm_txn::Handle, at: farm_core::ids::Address) {
-//!     let mut tx = farm.begin();
-//!     tx.commit().await;
-//!     tx.read(at, 8).await;
-//! }
-//! ```
-//! ```compile_fail,E0505
-//! async fn payload_after(mut tx: farm_txn::Transaction, object: farm_txn::ObjectId) {
-//!     let payload = tx.payload_mut(object).unwrap();
-//!     tx.commit().await; // error: the payload borrows from it.
-//!     payload[0] = 1;
-//! }
-//! ```
-//! ```compile_fail,E0499
-//! async fn payload_over_a_call(mut tx: farm_txn::Transaction, object: farm_txn::ObjectId) {
-//!     let payload = tx.payload_mut(object).unwrap();
-//!     tx.alloc(8, None).await; // error: the buffers of the transaction may move.
-//!     payload[0] = 1;
-//! }
-//! ```
-//! ```compile_fail,E0597
-//! async fn payload_of_another(farm: farm_txn::Handle, object: farm_txn::ObjectId) {
-//!     let kept: &[u8];
-//!     {
-//!         let other = farm.begin();
-//!         kept = other.payload(object).unwrap();
-//!     }
-//!     farm.begin().commit().await;
-//!     assert!(kept.is_empty());
-//! }
-//! ```
-//!
-//! The same functions without these errors compile:
-//!
-//! ```
-//! async fn right(farm: farm_txn::Handle, at: farm_core::ids::Address) -> Result<(), farm_txn::TxError> {
-//!     let mut tx = farm.begin();
-//!     let object = tx.read(at, 8).await?;
-//!     tx.payload_mut(object)?[0] = 1;
-//!     tx.alloc(8, None).await?;
-//!     tx.commit().await
+//! async fn increment(farm: farm_txn::Handle, at: farm_core::ids::Address) -> Result<(), farm_txn::TxError> {
+//!     farm.transact(async |tx| {
+//!         let object = tx.read(at, 8).await?;
+//!         tx.change(object, |payload| payload[0] += 1).await
+//!     })
+//!     .await
 //! }
 //! ```
 
+mod answers;
+mod call;
 mod executor;
 mod handle;
+mod here;
+mod look;
 mod queue;
+mod reply;
+mod run;
+mod runs;
+mod step;
 mod transaction;
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::VecDeque;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use farm_core::machine::{Machine, MachineError};
-use farm_core::worker::Worker;
+use farm_core::worker::{Cont, Worker};
 
+pub use answers::{Answer, Slot};
+pub use call::Call;
 pub use handle::Handle;
-pub(crate) use queue::TaskQueue;
-pub use transaction::Transaction;
+pub use reply::{answer, with_answer};
+pub use transaction::{Begun, Transaction};
 
-use queue::TaskWaker;
+use answers::Answers;
+use queue::{TaskQueue, TaskWaker, TaskWakers};
 
 /// The future of a task.
 type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-thread_local! {
-    /// The tasks of the workers that run on this thread. They are stored here and not with the worker, whose state must
-    /// be `Send`: the state of a task need not be `Send`, nor need the compiler be able to prove that it is.
-    static HERE: RefCell<BTreeMap<u64, slab::Slab<Task>>> = const { RefCell::new(BTreeMap::new()) };
-}
-
-/// Accesses the tasks of a worker. Futures must be dropped outside of `work`.
-fn here<R>(worker: u64, work: impl FnOnce(&mut slab::Slab<Task>) -> R) -> R {
-    HERE.with_borrow_mut(|all| work(all.entry(worker).or_default()))
-}
-
-/// A worker's access to its tasks.
+/// The tasks and the calls of a worker, as the worker knows them.
 pub(crate) struct Tasks {
-    /// Key of the worker's tasks in `HERE`.
+    /// The number of the queue.
     id: u64,
-    shared: Arc<TaskQueue>,
-}
-
-struct Task {
-    /// Future of the task; `None` while it is polled.
-    future: Option<TaskFuture>,
-    waker: Arc<TaskWaker>,
+    queue: Arc<TaskQueue>,
+    /// The calls of tasks that the worker polls.
+    answers: Answers,
+    /// Tasks to poll.
+    ready: VecDeque<usize>,
+    /// Whether the event loop will poll the tasks that are ready.
+    runs: bool,
+    /// Polls them.
+    poll: Cont<()>,
+    /// The wakers of the tasks; `None` while a task is polled.
+    wakers: Vec<Option<TaskWakers>>,
+    /// The task that is polled, and the address in its waker.
+    current: Option<(usize, usize)>,
+    looks: slab::Slab<look::Look>,
+    /// Transactions of tasks and of other threads.
+    transactions: slab::Slab<run::Run>,
+    /// Whether a timer checks the open transactions.
+    watches: bool,
+    /// The time for which a transaction may be open.
+    longest: Duration,
 }
 
 impl Tasks {
-    fn new(worker: &Worker) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
+    fn new(worker: &Worker, longest: Duration) -> Self {
+        let queue = TaskQueue::new(Arc::clone(worker.inbox()), worker.me(), executor::run);
         Self {
-            id: NEXT.fetch_add(1, Ordering::Relaxed),
-            shared: Arc::new(TaskQueue::new(
-                Arc::clone(worker.inbox()),
-                worker.me(),
-                executor::run,
-            )),
+            id: queue.id,
+            queue: Arc::new(queue),
+            answers: Answers::default(),
+            ready: VecDeque::new(),
+            runs: false,
+            poll: Cont::new(executor::poll_ready, ()),
+            wakers: Vec::new(),
+            current: None,
+            looks: slab::Slab::new(),
+            transactions: slab::Slab::new(),
+            watches: false,
+            longest,
         }
     }
 
-    /// Returns the number of tasks and of open calls, with their names.
-    pub(crate) fn held(&self) -> [(&'static str, usize); 2] {
+    /// Returns the numbers of tasks, calls and transactions, with their names.
+    pub(crate) fn held(&self) -> [(&'static str, usize); 3] {
+        let calls = self.answers.len() + self.queue.open() + self.looks.len();
         [
-            ("tasks", here(self.id, |all| all.len())),
-            ("calls of tasks", self.shared.open()),
+            ("tasks", here::futures(self.id, |all| all.len())),
+            ("calls of tasks", calls),
+            ("transactions of tasks", self.transactions.len()),
         ]
     }
-}
 
-/// Drops the futures first, then closes the shared state. Requests that the futures make when they are dropped are
-/// discarded, because the worker no longer executes them.
-impl Drop for Tasks {
-    fn drop(&mut self) {
-        let all = HERE.try_with(|here| here.borrow_mut().remove(&self.id));
-        drop(all);
-        self.shared.close();
+    fn set_waker(&mut self, task: usize, waker: Arc<TaskWaker>) {
+        if self.wakers.len() <= task {
+            self.wakers.resize_with(task + 1, || None);
+        }
+        self.wakers[task] = Some(waker.into());
+    }
+
+    /// Begins to poll a task. Returns its waker, which [`Tasks::end_poll`] takes back.
+    fn begin_poll(&mut self, task: usize) -> TaskWakers {
+        let waker = self.wakers[task].take();
+        let waker = waker.expect("a task that is not polled has its waker");
+        waker.own.rest();
+        self.current = Some((task, waker.waker.data().addr()));
+        waker
+    }
+
+    fn end_poll(&mut self, task: usize, waker: TaskWakers) {
+        self.current = None;
+        self.wakers[task] = Some(waker);
+    }
+
+    /// Returns the task that is polled, if this is its waker.
+    #[inline]
+    fn polled(&self, waker: &Waker) -> Option<usize> {
+        let (task, address) = self.current?;
+        (waker.data().addr() == address).then_some(task)
     }
 }
 
-pub(crate) fn attach(worker: &mut Worker) {
-    let tasks = Tasks::new(worker);
+/// Drops the futures first, then closes the queue. Requests that the futures make when they are dropped are discarded,
+/// because the worker no longer executes them.
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        drop(here::take_futures(self.id));
+        self.queue.close();
+    }
+}
+
+pub(crate) fn attach(worker: &mut Worker, longest: Duration) {
+    let tasks = Tasks::new(worker, longest);
     worker.put_layer(Box::new(tasks));
 }
 
-pub(crate) fn set_patience(worker: &mut Worker, patience: Duration) {
-    tasks(worker).shared.set_patience(patience);
-}
-
+#[inline]
 pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {
     worker
         .layer()
         .expect("farm_txn::attach must be called for a worker before it runs transactions")
+}
+
+/// Returns the access of other threads to a worker of a machine of this process.
+///
+/// # Errors
+/// [`MachineError::Failed`] if the machine has stopped.
+///
+/// # Panics
+/// If the machine has no such worker.
+pub fn handle(machine: &Machine, worker: usize) -> Result<Handle, MachineError> {
+    machine.ask(worker, |worker, answer| {
+        // The waiting thread may be gone.
+        let _ = answer.send(handle_of(worker));
+    })
+}
+
+/// Returns the access of tasks and other threads to a worker.
+pub fn handle_of(worker: &mut Worker) -> Handle {
+    Handle::new(Arc::clone(&tasks(worker).queue))
 }
 
 /// Starts a task on this worker: the event loop polls the future that `body` returns until it completes or the worker
@@ -187,8 +212,8 @@ pub(crate) fn tasks(worker: &mut Worker) -> &mut Tasks {
 ///     farm_txn::spawn(worker, |farm| async move {
 ///         let written = farm.transact(async |tx| {
 ///             let object = tx.alloc(5, None).await?;
-///             tx.payload_mut(object)?[..5].copy_from_slice(b"hello");
-///             tx.address(object)
+///             tx.write(object, b"hello").await?;
+///             tx.address(object).await
 ///         });
 ///         let read = match written.await {
 ///             Ok(address) => farm.read_lock_free(address, 5).await,
@@ -208,8 +233,8 @@ pub fn spawn<F>(worker: &mut Worker, body: impl FnOnce(Handle) -> F)
 where
     F: Future<Output = ()> + 'static,
 {
-    let shared = Arc::clone(&tasks(worker).shared);
-    match catch_unwind(AssertUnwindSafe(|| body(Handle::new(shared)))) {
+    let handle = handle_of(worker);
+    match catch_unwind(AssertUnwindSafe(|| body(handle))) {
         Ok(future) => executor::spawn(worker, Box::pin(future)),
         Err(panic) => executor::report_panic(&*panic),
     }
@@ -224,11 +249,11 @@ where
 /// # config.cluster.name = "doc-block-on".into();
 /// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
 /// let address = farm_txn::block_on(&machine, 0, async |farm| {
-///     let born = async |tx: &mut farm_txn::Transaction| {
+///     farm.transact(async |tx| {
 ///         let object = tx.alloc(5, None).await?;
-///         tx.address(object)
-///     };
-///     farm.transact(born).await
+///         tx.address(object).await
+///     })
+///     .await
 /// })?;
 /// assert!(!address.unwrap().is_null());
 /// # machine.stop()?;
@@ -268,7 +293,7 @@ where
     ended?
 }
 
-/// A future that returns a panic as an error.
+/// A future that returns a panic of the task as an error.
 struct Caught<F>(Pin<Box<F>>);
 
 impl<F: Future> Future for Caught<F> {
@@ -278,6 +303,7 @@ impl<F: Future> Future for Caught<F> {
         let polled = catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(context)));
         match polled {
             Ok(polled) => polled.map(Ok),
+            Err(panic) if here::is_broken() => resume_unwind(panic),
             Err(panic) => Poll::Ready(Err(executor::panic_message(&*panic).to_owned())),
         }
     }

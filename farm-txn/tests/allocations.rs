@@ -101,11 +101,11 @@ fn read_done(worker: &mut Worker, set: u64, object: Result<ObjectId, TxError>) {
 
 fn create(machine: &Machine, count: usize) -> Vec<Address> {
     let made = block_on(machine, 0, async move |farm| {
-        farm.transact(async |tx: &mut Transaction| {
+        farm.transact(async |tx: Transaction<'_>| {
             let mut all = vec![];
             for _ in 0..count {
                 let object = tx.alloc(PAYLOAD, None).await?;
-                all.push(tx.address(object)?);
+                all.push(tx.address(object).await?);
             }
             Ok::<_, TxError>(all)
         })

@@ -68,11 +68,11 @@ fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
 async fn create(farm: Handle) -> Result<Vec<Address>, TxError> {
     let mut all = Vec::with_capacity(OBJECTS);
     while all.len() < OBJECTS {
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         for _ in 0..500 {
             let object = tx.alloc(PAYLOAD, None).await?;
-            tx.payload_mut(object)?[0] = 1;
-            all.push(tx.address(object)?);
+            tx.change(object, move |payload| payload[0] = 1).await?;
+            all.push(tx.address(object).await?);
         }
         tx.commit().await?;
     }

@@ -239,9 +239,9 @@ fn one_slice(coordinators: &[Machine], slice: &Slice) -> Result<(Recorder<TxCoun
 
 fn create(machine: &Machine) -> Result<Address> {
     let made = farm_txn::block_on(machine, 0, async |farm| {
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         let object = tx.alloc(PAYLOAD_BYTES, None).await?;
-        let address = tx.address(object)?;
+        let address = tx.address(object).await?;
         tx.commit().await?;
         Ok::<_, TxError>(address)
     });

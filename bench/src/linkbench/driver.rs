@@ -261,7 +261,7 @@ fn add_next(worker: &mut Worker, sequence: FatPointer, data: NodeData<'_>, seat:
         data: data.data.to_vec(),
     };
     let task = async move |farm: Handle| {
-        let add = async |tx: &mut Transaction| store::add_node_to(tx, sequence, &node).await;
+        let add = async |tx: Transaction<'_>| store::add_node_to(tx, sequence, &node).await;
         farm.transact(add).await.map_err(GraphError::from)
     };
     closed_loop::spawn(worker, task, move |own: &mut Driver, worker, added| {

@@ -86,7 +86,7 @@ fn place(id: u64) -> Place {
 /// # Errors
 /// A [`GraphError`], as a [`TxError`].
 pub async fn add_link(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     link: &Link,
     node_type: u32,
     now: u64,
@@ -116,7 +116,7 @@ pub async fn add_link(
 /// # Errors
 /// As [`add_link`].
 pub async fn delete_link(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     (id1, link_type, id2): (u64, u32, u64),
     expunge: bool,
     now: u64,
@@ -137,7 +137,7 @@ pub async fn delete_link(
 /// # Errors
 /// As [`add_link`].
 pub async fn multiget_links(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     (id1, link_type): (u64, u32),
     ids: &[u64],
 ) -> Result<Vec<Link>, TxError> {
@@ -155,7 +155,7 @@ pub async fn multiget_links(
 /// # Errors
 /// As [`add_link`].
 pub async fn get_link_list(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     (id1, link_type): (u64, u32),
     range: Range,
 ) -> Result<Vec<Link>, TxError> {
@@ -171,7 +171,7 @@ pub async fn get_link_list(
 ///
 /// # Errors
 /// As [`add_link`].
-pub async fn count_links(tx: &mut Transaction, id1: u64, link_type: u32) -> Result<u64, TxError> {
+pub async fn count_links(tx: Transaction<'_>, id1: u64, link_type: u32) -> Result<u64, TxError> {
     match tasks::obj_find(tx, id1).await? {
         Some(node) => Ok(tasks::assoc_count(tx, node, link_type).await?.count.into()),
         None => Ok(0),
@@ -182,7 +182,7 @@ pub async fn count_links(tx: &mut Transaction, id1: u64, link_type: u32) -> Resu
 ///
 /// # Errors
 /// As [`add_link`].
-pub async fn start_ids(tx: &mut Transaction, node_type: u32, next: u64) -> Result<(), TxError> {
+pub async fn start_ids(tx: Transaction<'_>, node_type: u32, next: u64) -> Result<(), TxError> {
     let counter = counter(node_type, next);
     match tasks::obj_find(tx, SEQUENCE_ID).await? {
         Some(sequence) => _ = tasks::obj_update(tx, sequence, counter).await?,
@@ -204,7 +204,7 @@ fn counter(node_type: u32, next: u64) -> NodeData<'static> {
 ///
 /// # Errors
 /// As [`add_link`]; [`GraphError::NoNode`] without [`start_ids`].
-pub async fn add_node(tx: &mut Transaction, node: &Node) -> Result<u64, TxError> {
+pub async fn add_node(tx: Transaction<'_>, node: &Node) -> Result<u64, TxError> {
     let sequence = tasks::obj_find(tx, SEQUENCE_ID).await?;
     let sequence = sequence.ok_or(GraphError::NoNode)?;
     add_node_to(tx, sequence, node).await
@@ -215,7 +215,7 @@ pub async fn add_node(tx: &mut Transaction, node: &Node) -> Result<u64, TxError>
 /// # Errors
 /// As [`add_node`].
 pub async fn add_node_to(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     sequence: FatPointer,
     node: &Node,
 ) -> Result<u64, TxError> {
@@ -236,7 +236,7 @@ pub async fn add_node_to(
 /// # Errors
 /// As [`add_link`].
 pub async fn get_node(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node_type: u32,
     id: u64,
 ) -> Result<Option<Node>, TxError> {
@@ -257,7 +257,7 @@ pub async fn get_node(
 ///
 /// # Errors
 /// As [`add_link`].
-pub async fn update_node(tx: &mut Transaction, id: u64, new: &Node) -> Result<bool, TxError> {
+pub async fn update_node(tx: Transaction<'_>, id: u64, new: &Node) -> Result<bool, TxError> {
     match tasks::obj_find(tx, id).await? {
         Some(node) => tasks::obj_update(tx, node, new.properties()).await,
         None => Ok(false),
@@ -268,7 +268,7 @@ pub async fn update_node(tx: &mut Transaction, id: u64, new: &Node) -> Result<bo
 ///
 /// # Errors
 /// As [`add_link`].
-pub async fn delete_node(tx: &mut Transaction, node_type: u32, id: u64) -> Result<bool, TxError> {
+pub async fn delete_node(tx: Transaction<'_>, node_type: u32, id: u64) -> Result<bool, TxError> {
     let Some(node) = tasks::obj_find(tx, id).await? else {
         return Ok(false);
     };

@@ -146,7 +146,7 @@ fn perform_read(worker: &mut Worker, seat: usize, read: Read) {
 fn perform_writes(worker: &mut Worker, seat: usize, writes: Vec<Write>) {
     let task = async move |farm: Handle| {
         let alone = writes.len() == 1;
-        let all = async |tx: &mut Transaction| {
+        let all = async |tx: Transaction<'_>| {
             let mut effects = Vec::with_capacity(writes.len());
             if !alone {
                 store::prepare(tx, &writes).await?;
@@ -175,7 +175,7 @@ fn perform_writes(worker: &mut Worker, seat: usize, writes: Vec<Write>) {
 fn perform_reads(worker: &mut Worker, seat: usize, reads: Vec<Read>) {
     let count = reads.len() as u64;
     let task = async move |farm: Handle| {
-        let all = async |tx: &mut Transaction| store::read_all(tx, &reads).await;
+        let all = async |tx: Transaction<'_>| store::read_all(tx, &reads).await;
         farm.transact(all).await.map_err(GraphError::from)
     };
     closed_loop::spawn(worker, task, move |own: &mut Driver, worker, found| {

@@ -55,7 +55,7 @@ impl Clients for Loader {
         let number = *own.operation(seat);
         let loaded = Arc::clone(&own.clients.load.loaded);
         let task = async move |farm: Handle| {
-            let add = async |tx: &mut Transaction| add(tx, &loaded, number).await;
+            let add = async |tx: Transaction<'_>| add(tx, &loaded, number).await;
             farm.transact(add).await
         };
         closed_loop::spawn(worker, task, move |own: &mut Driver, worker, added| {
@@ -86,7 +86,7 @@ impl Driver {
 }
 
 /// Adds an edge and its objects.
-async fn add(tx: &mut Transaction, loaded: &Loaded, number: u64) -> Result<(), TxError> {
+async fn add(tx: Transaction<'_>, loaded: &Loaded, number: u64) -> Result<(), TxError> {
     let (edge, time) = (loaded.get(number), loaded.time(number));
     let mut near = None;
     let mut nodes = [None; 2];

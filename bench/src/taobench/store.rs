@@ -44,7 +44,7 @@ pub(crate) fn object(time: u64, data: &[u8]) -> NodeData<'_> {
 ///
 /// # Errors
 /// A [`GraphError`](farm_graph::GraphError), as a [`TxError`].
-pub async fn write(tx: &mut Transaction, write: &Write) -> Result<Effect, TxError> {
+pub async fn write(tx: Transaction<'_>, write: &Write) -> Result<Effect, TxError> {
     let Write {
         kind, edge, time, ..
     } = *write;
@@ -79,7 +79,7 @@ fn place(id: u64, near: Option<FatPointer>) -> Place {
     }
 }
 
-async fn add_object(tx: &mut Transaction, key: u64, time: u64) -> Result<Effect, TxError> {
+async fn add_object(tx: Transaction<'_>, key: u64, time: u64) -> Result<Effect, TxError> {
     let data = value(Owner::Object(key), time);
     let new = object(time, &data);
     let node = match tasks::obj_find(tx, key).await? {
@@ -94,7 +94,7 @@ async fn add_object(tx: &mut Transaction, key: u64, time: u64) -> Result<Effect,
 ///
 /// # Errors
 /// As [`write()`].
-pub async fn add_edge(tx: &mut Transaction, edge: Edge, time: u64) -> Result<Effect, TxError> {
+pub async fn add_edge(tx: Transaction<'_>, edge: Edge, time: u64) -> Result<Effect, TxError> {
     let first = tasks::obj_find(tx, edge.id1).await?;
     let second = tasks::obj_find(tx, edge.id2).await?;
     let inverse = edge.edge_type.has_inverse();
@@ -117,7 +117,7 @@ pub async fn add_edge(tx: &mut Transaction, edge: Edge, time: u64) -> Result<Eff
 }
 
 async fn reserve(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     key: u64,
     near: Option<FatPointer>,
 ) -> Result<FatPointer, TxError> {
@@ -127,7 +127,7 @@ async fn reserve(
 
 /// Writes an edge without a check of the rules.
 pub(crate) async fn put_edge(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     edge: Edge,
     target: Option<FatPointer>,
@@ -148,7 +148,7 @@ pub(crate) async fn put_edge(
 
 /// Returns whether an edge exists that a rule forbids besides a new edge.
 async fn contradicts(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     edge: Edge,
     (first, second): (Option<FatPointer>, Option<FatPointer>),
 ) -> Result<bool, TxError> {
@@ -173,7 +173,7 @@ async fn contradicts(
 }
 
 async fn exists(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     edge_type: u32,
     id2: u64,
@@ -184,7 +184,7 @@ async fn exists(
 
 /// Makes an update or a deletion of an edge.
 async fn change_edge(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     node: FatPointer,
     &Write {
         kind, edge, time, ..
@@ -212,7 +212,7 @@ async fn change_edge(
 ///
 /// # Errors
 /// As [`write()`].
-pub async fn read_all(tx: &mut Transaction, reads: &[Read]) -> Result<bool, TxError> {
+pub async fn read_all(tx: Transaction<'_>, reads: &[Read]) -> Result<bool, TxError> {
     let reads: Vec<(FatPointer, farm_graph::Read<'_>)> = reads
         .iter()
         .map(|read| {
@@ -241,7 +241,7 @@ pub async fn read_all(tx: &mut Transaction, reads: &[Read]) -> Result<bool, TxEr
 ///
 /// # Errors
 /// As [`write()`].
-pub async fn prepare(tx: &mut Transaction, writes: &[Write]) -> Result<(), TxError> {
+pub async fn prepare(tx: Transaction<'_>, writes: &[Write]) -> Result<(), TxError> {
     let mut reads = Vec::with_capacity(2 * writes.len());
     for write in writes {
         let Some((_, node)) = write.of else {

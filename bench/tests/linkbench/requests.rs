@@ -25,7 +25,7 @@ use farm_txn::Transaction;
 
 use crate::cluster::{CACHED_HEADS, cluster, transact};
 
-type Tx = Transaction;
+type Tx<'f> = Transaction<'f>;
 
 const NODES: u64 = 200;
 const NOW_MS: u64 = 1 << 42;
@@ -101,7 +101,7 @@ fn load(name: &str, spec: LinkSpec) -> Graph {
     let of_types = (1..=NODES).flat_map(|id1| [(id1, 0), (id1, 1)]);
     let counts = of_types.filter(|(id1, number)| links.of(*id1, *number) > 0);
     assert_eq!(all.counts, counts.count() as u64);
-    transact!(cluster, 0, async |tx: &mut Tx| {
+    transact!(cluster, 0, async |tx: Tx<'_>| {
         store::start_ids(tx, NODE_TYPE, 1 + NODES).await
     });
     let find = |ids: std::ops::Range<u64>| {
@@ -194,7 +194,7 @@ impl Graph {
     fn check(&self) -> (u64, u64) {
         let (mut nodes, mut links) = (0, 0);
         for id in 1..=NODES {
-            let (node, of_types) = transact!(self.cluster, 0, async |tx: &mut Tx| {
+            let (node, of_types) = transact!(self.cluster, 0, async |tx: Tx<'_>| {
                 let mut of_types = Vec::new();
                 for number in 0..2 {
                     let list = (id, link_type(number));
@@ -241,7 +241,7 @@ fn the_mix_of_linkbench_leaves_lists_and_counts_in_agreement() {
         assert_eq!(result.reads_per_find.is_some(), by_id);
         // New nodes have ids of ranges of the workers, or the next ids without gaps.
         let added = count(&result, Kind::AddNode);
-        let next = transact!(graph.cluster, 1, async |tx: &mut Tx| {
+        let next = transact!(graph.cluster, 1, async |tx: Tx<'_>| {
             let sequence = store::get_node(tx, NODE_TYPE, store::SEQUENCE_ID).await?;
             let last = store::get_node(tx, NODE_TYPE, NODES + added).await?;
             Ok((sequence.map(|it| it.version), last.is_some()))

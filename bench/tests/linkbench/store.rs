@@ -13,7 +13,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::cluster::{OTHER_TYPE, cluster, transact};
 
-type Tx = Transaction;
+type Tx<'f> = Transaction<'f>;
 
 /// A store, whose operations are transactions of one machine or another in turn.
 struct Store {
@@ -27,7 +27,7 @@ impl Store {
             cluster: cluster(name, 2),
             turn: 0,
         };
-        transact!(store.cluster, 0, async |tx: &mut Tx| {
+        transact!(store.cluster, 0, async |tx: Tx<'_>| {
             store::start_ids(tx, NODE_TYPE, 1).await
         });
         store
@@ -40,21 +40,21 @@ impl Store {
 
     fn add_link(&mut self, link: &Link) -> bool {
         let (machine, link) = (self.next(), link.clone());
-        transact!(self.cluster, machine, async |tx: &mut Tx| {
+        transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::add_link(tx, &link, NODE_TYPE, 7).await
         })
     }
 
     fn delete_link(&mut self, link: (u64, u32, u64), expunge: bool) -> bool {
         let machine = self.next();
-        transact!(self.cluster, machine, async |tx: &mut Tx| {
+        transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::delete_link(tx, link, expunge, 8).await
         })
     }
 
     fn multiget(&mut self, list: (u64, u32), ids: &[u64]) -> Vec<Link> {
         let (machine, ids) = (self.next(), ids.to_vec());
-        let mut found = transact!(self.cluster, machine, async |tx: &mut Tx| {
+        let mut found = transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::multiget_links(tx, list, &ids).await
         });
         found.sort_by_key(|link| link.id2);
@@ -67,7 +67,7 @@ impl Store {
 
     fn list(&mut self, list: (u64, u32), range: Range) -> Vec<Link> {
         let machine = self.next();
-        transact!(self.cluster, machine, async |tx: &mut Tx| {
+        transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::get_link_list(tx, list, range).await
         })
     }
@@ -78,35 +78,35 @@ impl Store {
 
     fn count(&mut self, id1: u64, link_type: u32) -> u64 {
         let machine = self.next();
-        transact!(self.cluster, machine, async |tx: &mut Tx| {
+        transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::count_links(tx, id1, link_type).await
         })
     }
 
     fn add_node(&mut self, node: &Node) -> u64 {
         let (machine, node) = (self.next(), node.clone());
-        transact!(self.cluster, machine, async |tx: &mut Tx| {
+        transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::add_node(tx, &node).await
         })
     }
 
     fn node(&mut self, node_type: u32, id: u64) -> Option<Node> {
         let machine = self.next();
-        transact!(self.cluster, machine, async |tx: &mut Tx| {
+        transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::get_node(tx, node_type, id).await
         })
     }
 
     fn update_node(&mut self, id: u64, node: &Node) -> bool {
         let (machine, node) = (self.next(), node.clone());
-        transact!(self.cluster, machine, async |tx: &mut Tx| {
+        transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::update_node(tx, id, &node).await
         })
     }
 
     fn delete_node(&mut self, node_type: u32, id: u64) -> bool {
         let machine = self.next();
-        transact!(self.cluster, machine, async |tx: &mut Tx| {
+        transact!(self.cluster, machine, async |tx: Tx<'_>| {
             store::delete_node(tx, node_type, id).await
         })
     }

@@ -221,7 +221,7 @@ fn the_check_finds_writes_that_did_not_commit() {
             time: 1 << 60,
         };
         let made = block_on(&graph.cluster.machines[1], 0, async move |farm: Handle| {
-            let make = async |tx: &mut Transaction| store::write(tx, &write).await;
+            let make = async |tx: Transaction<'_>| store::write(tx, &write).await;
             farm.transact(make).await
         });
         made.unwrap().unwrap();

@@ -13,7 +13,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 use crate::cluster::cluster;
 
-type Tx = Transaction;
+type Tx<'f> = Transaction<'f>;
 
 #[test]
 fn edges_are_refused_as_in_the_model_of_the_rules() {
@@ -29,7 +29,7 @@ fn edges_are_refused_as_in_the_model_of_the_rules() {
         };
         let machine = &cluster.machines[time as usize % 2];
         let effect = block_on(machine, 0, async move |farm: Handle| {
-            let add = async |tx: &mut Tx| store::add_edge(tx, edge, time).await;
+            let add = async |tx: Tx<'_>| store::add_edge(tx, edge, time).await;
             farm.transact(add).await
         });
         let done = matches!(effect.unwrap().unwrap(), Effect::Done { .. });
@@ -78,7 +78,7 @@ fn the_largest_write_transaction_fits_one_record() {
     const WRITES: u64 = 103;
     let cluster = cluster("tao-largest", 2);
     let made = block_on(&cluster.machines[0], 0, async |farm: Handle| {
-        let all = async |tx: &mut Tx| {
+        let all = async |tx: Tx<'_>| {
             for number in 0..WRITES {
                 let edge = Edge {
                     id1: 1000 + number,
@@ -97,7 +97,7 @@ fn the_largest_write_transaction_fits_one_record() {
             Ok(())
         };
         farm.transact(all).await?;
-        let check = async |tx: &mut Tx| {
+        let check = async |tx: Tx<'_>| {
             let mut found = 0;
             for (first, other) in [(1000, 5000), (5000, 1000)] {
                 for number in 0..WRITES {

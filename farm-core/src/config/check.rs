@@ -400,6 +400,7 @@ impl Check<'_> {
             0,
             MAX_PATIENCE_MS,
         );
+        self.whole_between("transactions.open_ms", limits.open_ms, 1, MAX_PATIENCE_MS);
         self.whole_between(
             "transactions.concurrency",
             limits.concurrency,

@@ -294,6 +294,13 @@ pub(super) const KEYS: &[Key<Config>] = &[
         u32::to_string
     ),
     key!(
+        "transactions.open_ms",
+        false,
+        |_| format!("a whole number of milliseconds between 1 and {MAX_PATIENCE_MS}"),
+        transactions.open_ms = Value::whole,
+        u32::to_string
+    ),
+    key!(
         "transactions.concurrency",
         false,
         |_| format!("a whole number between 1 and {MAX_OPERATIONS_IN_FLIGHT}"),

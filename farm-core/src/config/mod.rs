@@ -259,6 +259,9 @@ pub struct TransactionsConfig {
     /// Time for which a transaction that finds an object locked is retried, in milliseconds; 0 for
     /// a single attempt.
     pub patience_ms: u32,
+    /// Time for which a transaction of an `async` function may stay open, in milliseconds. Memory that is freed meanwhile
+    /// is not reused for objects of other sizes.
+    pub open_ms: u32,
     /// Maximum number of transactions that a worker runs at a time. Conflicts reduce the number.
     pub concurrency: u32,
 }
@@ -314,6 +317,7 @@ impl Default for TransactionsConfig {
             objects: 16_384,
             bytes: 16 * MIB,
             patience_ms: 10_000,
+            open_ms: 10_000,
             concurrency: DEFAULT_CONCURRENCY,
         }
     }

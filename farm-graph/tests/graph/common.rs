@@ -174,12 +174,12 @@ pub(crate) fn people(cluster: &TestCluster, count: u64) -> Vec<(u64, FatPointer)
     let added = (0..count).map(|number| {
         let machine = &cluster.machines[number as usize % machines];
         let added = block_on(machine, 0, async move |farm: Handle| {
-            let mut tx = farm.begin();
+            let tx = farm.begin().await.unwrap();
             let place = Place {
                 id: Some(100 + number),
                 near: None,
             };
-            let added = tasks::obj_add(&mut tx, place, person(b"")).await?;
+            let added = tasks::obj_add(*tx, place, person(b"")).await?;
             tx.commit().await?;
             Ok::<_, TxError>((added.id, added.node))
         });

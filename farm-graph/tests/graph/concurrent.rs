@@ -116,17 +116,16 @@ fn ranged(worker: &mut Worker, (): (), result: Result<Assocs<'_>, &GraphError>) 
 
 /// Checks that lists agree with counts, and associations with their inverses.
 async fn check(farm: &Handle, nodes: &[(u64, FatPointer)]) -> Result<usize, TxError> {
-    let mut tx = farm.begin();
+    let tx = farm.begin().await.unwrap();
     let mut all = BTreeSet::new();
     for (id, node) in nodes {
         for assoc_type in [PLAIN, FRIEND, PARENT, CHILD] {
-            let list = tasks::assoc_range(&mut tx, *node, assoc_type, Range::newest(1000)).await?;
-            let count = tasks::assoc_count(&mut tx, *node, assoc_type).await?.count;
+            let list = tasks::assoc_range(*tx, *node, assoc_type, Range::newest(1000)).await?;
+            let count = tasks::assoc_count(*tx, *node, assoc_type).await?.count;
             assert_eq!(count as usize, list.len());
             all.extend(list.iter().map(|it| (*id, assoc_type, it.id2, it.time)));
             let ids: Vec<_> = list.iter().map(|it| it.id2).collect();
-            let got =
-                tasks::assoc_get(&mut tx, *node, assoc_type, &ids, Default::default()).await?;
+            let got = tasks::assoc_get(*tx, *node, assoc_type, &ids, Default::default()).await?;
             assert_eq!(got, list);
         }
     }

@@ -9,7 +9,7 @@ use farm_txn::{Handle, Transaction, TxError, block_on};
 use crate::common::{PLAIN, assoc, cluster, people};
 
 /// Returns the ids of the associations of a node, read by [`tasks::read_all`].
-async fn ids_of(tx: &mut Transaction, node: FatPointer) -> Result<Vec<u64>, TxError> {
+async fn ids_of(tx: Transaction<'_>, node: FatPointer) -> Result<Vec<u64>, TxError> {
     let reads = [(node, Read::Range(PLAIN, Range::newest(9)))];
     let copy = |results: Results<'_>| -> Vec<u64> {
         let ids = results.iter().flat_map(|found| match found {
@@ -33,17 +33,17 @@ fn a_first_page_of_a_transaction_that_aborts_is_not_cached() {
         let [(_, ann), (_, bob)] = nodes[..] else {
             unreachable!("two nodes were added")
         };
-        let mut tx = farm.begin();
-        tasks::assoc_add(&mut tx, ann, PLAIN, assoc(7, 1, None, b"x"), 1).await?;
-        assert_eq!(ids_of(&mut tx, ann).await?, [7]);
+        let tx = farm.begin().await.unwrap();
+        tasks::assoc_add(*tx, ann, PLAIN, assoc(7, 1, None, b"x"), 1).await?;
+        assert_eq!(ids_of(*tx, ann).await?, [7]);
         tx.abort();
 
         alone::assoc_add(&farm, bob, PLAIN, assoc(8, 1, None, b"x"), 1).await?;
         let found = alone::assoc_range(&farm, ann, PLAIN, Range::newest(9)).await?;
         assert_eq!(found, []);
-        let mut tx = farm.begin();
-        assert_eq!(ids_of(&mut tx, ann).await?, [0; 0]);
-        assert_eq!(ids_of(&mut tx, bob).await?, [8]);
+        let tx = farm.begin().await.unwrap();
+        assert_eq!(ids_of(*tx, ann).await?, [0; 0]);
+        assert_eq!(ids_of(*tx, bob).await?, [8]);
         tx.commit().await
     });
     done.unwrap().unwrap();

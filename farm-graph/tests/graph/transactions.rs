@@ -30,20 +30,20 @@ fn inverse(assoc_type: u32) -> Option<u32> {
 fn a_transaction_sees_its_own_changes_and_others_see_all_of_them_or_none() {
     let cluster = cluster("graph-own-changes", 2, 1024);
     let (ann, bob) = block_on(&cluster.machines[0], 0, async |farm: Handle| {
-        let mut tx = farm.begin();
-        let ann = tasks::obj_add(&mut tx, Place::default(), person(b"Ann")).await?;
+        let tx = farm.begin().await.unwrap();
+        let ann = tasks::obj_add(*tx, Place::default(), person(b"Ann")).await?;
         let given = Place {
             id: Some(77),
             near: None,
         };
-        let bob = tasks::obj_add(&mut tx, given, person(b"Bob")).await?;
+        let bob = tasks::obj_add(*tx, given, person(b"Bob")).await?;
         assert_eq!(bob.id, 77);
         let put = assoc(77, 5, Some(bob.node), b"met at sea");
         assert_eq!(
-            tasks::assoc_add(&mut tx, ann.node, FRIEND, put, 5).await?,
+            tasks::assoc_add(*tx, ann.node, FRIEND, put, 5).await?,
             Put::Added
         );
-        let found = tasks::assoc_range(&mut tx, bob.node, FRIEND, Range::newest(9)).await?;
+        let found = tasks::assoc_range(*tx, bob.node, FRIEND, Range::newest(9)).await?;
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].id2, found[0].target), (ann.id, Some(ann.node)));
         assert_eq!(found[0].data, b"met at sea");
@@ -53,20 +53,20 @@ fn a_transaction_sees_its_own_changes_and_others_see_all_of_them_or_none() {
     .unwrap()
     .unwrap();
     block_on(&cluster.machines[1], 0, async move |farm: Handle| {
-        let mut tx = farm.begin();
-        assert_eq!(tasks::obj_find(&mut tx, ann.id).await?, Some(ann.node));
-        assert_eq!(tasks::obj_find(&mut tx, 78).await?, None);
-        let found = tasks::obj_get(&mut tx, ann.node).await?.unwrap();
+        let tx = farm.begin().await.unwrap();
+        assert_eq!(tasks::obj_find(*tx, ann.id).await?, Some(ann.node));
+        assert_eq!(tasks::obj_find(*tx, 78).await?, None);
+        let found = tasks::obj_get(*tx, ann.node).await?.unwrap();
         assert_eq!(
             (found.id, found.node_type, &found.data[..]),
             (ann.id, PERSON, &b"Ann"[..])
         );
         // Dropped without a commit.
-        assert!(tasks::obj_delete(&mut tx, bob.node).await?);
-        assert_eq!(tasks::obj_get(&mut tx, bob.node).await?, None);
+        assert!(tasks::obj_delete(*tx, bob.node).await?);
+        assert_eq!(tasks::obj_get(*tx, bob.node).await?, None);
         drop(tx);
-        let mut tx = farm.begin();
-        assert!(tasks::obj_get(&mut tx, bob.node).await?.is_some());
+        let tx = farm.begin().await.unwrap();
+        assert!(tasks::obj_get(*tx, bob.node).await?.is_some());
         tx.commit().await
     })
     .unwrap()
@@ -80,28 +80,25 @@ fn a_transaction_sees_its_own_changes_and_others_see_all_of_them_or_none() {
 fn an_association_of_a_node_with_itself_is_written_once() {
     let cluster = cluster("graph-self", 1, 1024);
     block_on(&cluster.machines[0], 0, async |farm: Handle| {
-        let mut tx = farm.begin();
-        let ann = tasks::obj_add(&mut tx, Place::default(), person(b"Ann")).await?;
+        let tx = farm.begin().await.unwrap();
+        let ann = tasks::obj_add(*tx, Place::default(), person(b"Ann")).await?;
         let own = assoc(ann.id, 1, Some(ann.node), b"");
         for expected in [Put::Added, Put::Updated] {
-            let put = tasks::assoc_add(&mut tx, ann.node, FRIEND, own, 1).await?;
+            let put = tasks::assoc_add(*tx, ann.node, FRIEND, own, 1).await?;
             assert_eq!(put, expected);
         }
-        assert_eq!(
-            tasks::assoc_count(&mut tx, ann.node, FRIEND).await?.count,
-            1
-        );
+        assert_eq!(tasks::assoc_count(*tx, ann.node, FRIEND).await?.count, 1);
         let which = (FRIEND, ann.id);
         for deletion in [Deletion::Hide, Deletion::Remove] {
-            let deleted = tasks::assoc_delete(&mut tx, ann.node, which, deletion, 2).await?;
+            let deleted = tasks::assoc_delete(*tx, ann.node, which, deletion, 2).await?;
             assert!(deleted, "{deletion:?}");
-            let again = tasks::assoc_delete(&mut tx, ann.node, which, deletion, 2).await?;
+            let again = tasks::assoc_delete(*tx, ann.node, which, deletion, 2).await?;
             assert!(!again, "{deletion:?}");
         }
         // Two lists of one node.
-        tasks::assoc_add(&mut tx, ann.node, PARENT, own, 3).await?;
+        tasks::assoc_add(*tx, ann.node, PARENT, own, 3).await?;
         for assoc_type in [PARENT, CHILD] {
-            let found = tasks::assoc_range(&mut tx, ann.node, assoc_type, Range::newest(9)).await?;
+            let found = tasks::assoc_range(*tx, ann.node, assoc_type, Range::newest(9)).await?;
             assert_eq!(found.len(), 1);
         }
         tx.commit().await
@@ -123,83 +120,75 @@ macro_rules! refused {
 fn wrong_operations_are_refused_and_change_nothing() {
     let cluster = cluster("graph-refusals", 2, 1024);
     block_on(&cluster.machines[0], 0, async |farm: Handle| {
-        let mut tx = farm.begin();
-        let ann = tasks::obj_add(&mut tx, Place::default(), person(b"Ann"))
+        let tx = farm.begin().await.unwrap();
+        let ann = tasks::obj_add(*tx, Place::default(), person(b"Ann"))
             .await?
             .node;
         let given = Place {
             id: Some(8),
             near: None,
         };
-        let bob = tasks::obj_add(&mut tx, given, person(b"Bob")).await?.node;
+        let bob = tasks::obj_add(*tx, given, person(b"Bob")).await?.node;
         tx.commit().await?;
 
-        let mut tx = farm.begin();
-        let taken = refused!(tx, tasks::obj_add(&mut tx, given, person(b"Carl")));
+        let tx = farm.begin().await.unwrap();
+        let taken = refused!(tx, tasks::obj_add(*tx, given, person(b"Carl")));
         assert!(matches!(taken, GraphError::IdTaken(8)), "{taken}");
         let other = NodeData {
             node_type: 6,
             ..person(b"")
         };
-        let unknown = refused!(tx, tasks::obj_add(&mut tx, Place::default(), other));
+        let unknown = refused!(tx, tasks::obj_add(*tx, Place::default(), other));
         assert!(matches!(unknown, GraphError::NodeType(6)), "{unknown}");
-        let unknown = refused!(tx, tasks::obj_update(&mut tx, ann, other));
+        let unknown = refused!(tx, tasks::obj_update(*tx, ann, other));
         assert!(matches!(unknown, GraphError::NodeType(6)), "{unknown}");
-        let unknown = refused!(tx, tasks::assoc_count(&mut tx, ann, 99));
+        let unknown = refused!(tx, tasks::assoc_count(*tx, ann, 99));
         assert!(matches!(unknown, GraphError::AssocType(99)), "{unknown}");
         let late = assoc(8, u64::MAX, None, b"");
-        let late = refused!(tx, tasks::assoc_add(&mut tx, ann, PLAIN, late, 1));
+        let late = refused!(tx, tasks::assoc_add(*tx, ann, PLAIN, late, 1));
         assert!(matches!(late, GraphError::Time(u64::MAX)), "{late}");
         let long = vec![1; 1024];
         let long = assoc(8, 1, None, &long);
-        let long = refused!(tx, tasks::assoc_add(&mut tx, ann, PLAIN, long, 1));
+        let long = refused!(tx, tasks::assoc_add(*tx, ann, PLAIN, long, 1));
         assert!(
             matches!(long, GraphError::TooLong { bytes: 1024, .. }),
             "{long}"
         );
         let long = vec![1; farm_graph::MAX_NODE_BYTES + 1];
-        let long = refused!(tx, tasks::obj_update(&mut tx, ann, person(&long)));
+        let long = refused!(tx, tasks::obj_update(*tx, ann, person(&long)));
         assert!(matches!(long, GraphError::TooLong { .. }), "{long}");
         let blind = assoc(8, 1, None, b"");
-        let blind = refused!(tx, tasks::assoc_add(&mut tx, ann, FRIEND, blind, 1));
+        let blind = refused!(tx, tasks::assoc_add(*tx, ann, FRIEND, blind, 1));
         assert!(matches!(blind, GraphError::NoTarget(FRIEND)), "{blind}");
         let mixed = refused!(
             tx,
-            tasks::assoc_change_type(&mut tx, ann, (FRIEND, PLAIN), 8, 1)
+            tasks::assoc_change_type(*tx, ann, (FRIEND, PLAIN), 8, 1)
         );
         assert!(
             matches!(mixed, GraphError::Inverse(FRIEND, PLAIN)),
             "{mixed}"
         );
-        tasks::assoc_add(&mut tx, ann, SPOUSE, assoc(8, 1, None, b""), 1).await?;
+        tasks::assoc_add(*tx, ann, SPOUSE, assoc(8, 1, None, b""), 1).await?;
         let second = assoc(9, 1, None, b"");
-        let second = refused!(tx, tasks::assoc_add(&mut tx, ann, SPOUSE, second, 1));
+        let second = refused!(tx, tasks::assoc_add(*tx, ann, SPOUSE, second, 1));
         assert!(matches!(second, GraphError::NotUnique(SPOUSE)), "{second}");
-        assert!(tasks::obj_delete(&mut tx, bob).await?);
+        assert!(tasks::obj_delete(*tx, bob).await?);
         let gone = assoc(8, 1, Some(bob), b"");
-        let gone = refused!(tx, tasks::assoc_add(&mut tx, ann, FRIEND, gone, 1));
+        let gone = refused!(tx, tasks::assoc_add(*tx, ann, FRIEND, gone, 1));
         assert!(matches!(gone, GraphError::NoNode), "{gone}");
-        assert!(!tasks::obj_restore(&mut tx, ann, person(b"no")).await?);
-        assert!(tasks::obj_restore(&mut tx, bob, person(b"again")).await?);
-        assert_eq!(tasks::obj_get(&mut tx, bob).await?.unwrap().data, b"again");
-        let reserved = tasks::obj_reserve(&mut tx, Place::default(), PERSON).await?;
-        assert_eq!(tasks::obj_get(&mut tx, reserved.node).await?, None);
+        assert!(!tasks::obj_restore(*tx, ann, person(b"no")).await?);
+        assert!(tasks::obj_restore(*tx, bob, person(b"again")).await?);
+        assert_eq!(tasks::obj_get(*tx, bob).await?.unwrap().data, b"again");
+        let reserved = tasks::obj_reserve(*tx, Place::default(), PERSON).await?;
+        assert_eq!(tasks::obj_get(*tx, reserved.node).await?, None);
         let link = assoc(8, 1, None, b"");
-        tasks::assoc_add(&mut tx, reserved.node, LINK, link, 1).await?;
-        assert_eq!(
-            tasks::assoc_count(&mut tx, reserved.node, LINK)
-                .await?
-                .count,
-            1
-        );
+        tasks::assoc_add(*tx, reserved.node, LINK, link, 1).await?;
+        assert_eq!(tasks::assoc_count(*tx, reserved.node, LINK).await?.count, 1);
         let counts = [PLAIN, FRIEND, SPOUSE];
         for (assoc_type, count) in counts.into_iter().zip([0, 0, 1]) {
-            assert_eq!(
-                tasks::assoc_count(&mut tx, ann, assoc_type).await?.count,
-                count
-            );
+            assert_eq!(tasks::assoc_count(*tx, ann, assoc_type).await?.count, count);
         }
-        assert_eq!(tasks::obj_get(&mut tx, ann).await?.unwrap().data, b"Ann");
+        assert_eq!(tasks::obj_get(*tx, ann).await?.unwrap().data, b"Ann");
         tx.commit().await
     })
     .unwrap()
@@ -298,20 +287,20 @@ async fn make(
     nodes: &[(u64, FatPointer)],
     changes: &[Change],
 ) -> Result<(), TxError> {
-    let mut tx = farm.begin();
+    let tx = farm.begin().await.unwrap();
     for change in changes {
         match change {
             Change::Put(from, to, assoc_type, time, data) => {
                 let new = assoc(nodes[*to].0, *time, Some(nodes[*to].1), data);
-                tasks::assoc_add(&mut tx, nodes[*from].1, *assoc_type, new, 9).await?;
+                tasks::assoc_add(*tx, nodes[*from].1, *assoc_type, new, 9).await?;
             }
             Change::Delete(from, to, assoc_type, deletion) => {
                 let which = (*assoc_type, nodes[*to].0);
-                tasks::assoc_delete(&mut tx, nodes[*from].1, which, *deletion, 9).await?;
+                tasks::assoc_delete(*tx, nodes[*from].1, which, *deletion, 9).await?;
             }
             Change::Retype(from, to, old, new) => {
                 let types = (*old, *new);
-                tasks::assoc_change_type(&mut tx, nodes[*from].1, types, nodes[*to].0, 9).await?;
+                tasks::assoc_change_type(*tx, nodes[*from].1, types, nodes[*to].0, 9).await?;
             }
         }
     }
@@ -322,7 +311,7 @@ async fn make(
 /// Checks that reads at the same time find the same as reads one after the other. Every other call is the first access
 /// of the transaction to the objects.
 async fn compare_all(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     nodes: &[(u64, FatPointer)],
     ids: &[u64],
     range: Range,
@@ -382,15 +371,15 @@ async fn compare(
     model: &Model,
     range: Range,
 ) -> Result<(), TxError> {
-    let mut tx = farm.begin();
+    let tx = farm.begin().await.unwrap();
     let ids: Vec<u64> = nodes.iter().map(|node| node.0).collect();
-    compare_all(&mut tx, nodes, &ids, range).await?;
+    compare_all(*tx, nodes, &ids, range).await?;
     for (index, (_, node)) in nodes.iter().enumerate() {
         for assoc_type in TYPES {
             let expected = model.visible(index, assoc_type);
-            let count = tasks::assoc_count(&mut tx, *node, assoc_type).await?.count;
+            let count = tasks::assoc_count(*tx, *node, assoc_type).await?.count;
             assert_eq!(count as usize, expected.len());
-            let found = tasks::assoc_range(&mut tx, *node, assoc_type, range).await?;
+            let found = tasks::assoc_range(*tx, *node, assoc_type, range).await?;
             let key = |it: &OwnedAssoc| (it.time, it.id2, it.data.clone());
             let within = expected.iter().filter(|it| range.bounds.contains(it.0));
             let page = within
@@ -398,7 +387,7 @@ async fn compare(
                 .take(range.limit as usize);
             assert!(found.iter().map(key).eq(page.cloned()));
             let bounds = TimeBounds::default();
-            let got = tasks::assoc_get(&mut tx, *node, assoc_type, &ids, bounds).await?;
+            let got = tasks::assoc_get(*tx, *node, assoc_type, &ids, bounds).await?;
             let list = model.assocs.get(&(index, assoc_type)).cloned();
             let found: BTreeMap<_, _> = got
                 .into_iter()

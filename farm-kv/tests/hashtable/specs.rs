@@ -256,7 +256,10 @@ fn in_a_transaction(machine: &Machine, worker: usize, table: farm_kv::TableId) {
         worker.take_layer::<Sender<Found>>().send(found).unwrap();
     }
     let refused = |error: TxError| match error {
-        TxError::Refused(why) => assert!(why.contains("table 3 is not open"), "{why}"),
+        TxError::Layer(why) => {
+            let why = why.to_string();
+            assert!(why.contains("table 3 is not open"), "{why}");
+        }
         other => panic!("{other:?}"),
     };
     let answer = machine.ask(worker, move |worker, answer: Sender<Found>| {

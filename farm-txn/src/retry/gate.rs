@@ -6,7 +6,7 @@ use std::time::Duration;
 use farm_core::mutants;
 use farm_core::worker::{Cont, Worker};
 
-use super::state::RetryCounters;
+use super::state::{Admitted, RetryCounters};
 use crate::backoff::{Backoff, BackoffConfig};
 use crate::error::TxError;
 use crate::layer::transactions;
@@ -63,11 +63,26 @@ pub(crate) fn enter(worker: &mut Worker, cont: Cont<()>) {
     gate.counters.queued += u64::from(!gate.waiting.is_empty());
 }
 
+/// Admits a transaction at once, if it need not wait. The caller must call [`leave`] afterwards.
+pub(crate) fn enter_now(worker: &mut Worker) -> bool {
+    transactions(worker).gate.admit_now()
+}
+
+/// Admits another transaction in place of one that waits for something else.
+pub(crate) fn make_way(worker: &mut Worker) {
+    transactions(worker).gate.running -= 1;
+    admit_all(worker);
+}
+
 /// Handles the end of a transaction that ran.
-pub(crate) fn leave(worker: &mut Worker, left: Left) {
+pub(crate) fn leave(worker: &mut Worker, admitted: Admitted, left: Left) {
     let now = worker.now();
     let gate = &mut transactions(worker).gate;
-    gate.running -= 1;
+    match admitted {
+        Admitted::Runs => gate.running -= 1,
+        Admitted::MadeWay => {}
+        Admitted::Within => return,
+    }
     match left {
         Left::Committed => {
             gate.counters.committed += 1;

@@ -59,16 +59,42 @@ impl Gate {
             return None;
         }
         let next = self.waiting.pop_front()?;
-        self.running += 1;
-        self.counters.most_at_once = self.counters.most_at_once.max(self.running);
+        self.count();
         Some(next)
     }
+
+    /// Admits a transaction that does not wait, if none waits and it may begin now.
+    pub(super) fn admit_now(&mut self) -> bool {
+        let admitted = self.waiting.is_empty() && self.backoff.may_begin(self.running);
+        if admitted {
+            self.counters.begun += 1;
+            self.count();
+        }
+        admitted
+    }
+
+    fn count(&mut self) {
+        self.running += 1;
+        self.counters.most_at_once = self.counters.most_at_once.max(self.running);
+    }
+}
+
+/// How a run counts in the gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admitted {
+    /// As one of the transactions that run at the same time.
+    Runs,
+    /// Another transaction runs in its place, because it waits for something outside of the cluster.
+    MadeWay,
+    /// Not at all: another transaction waits for it.
+    Within,
 }
 
 /// A transaction that is retried until it commits.
 pub(crate) struct Run {
     pub(super) body: Cont<TxHandle>,
     pub(super) done: Cont<Result<(), TxError>>,
+    pub(super) admitted: Admitted,
     pub(super) state: Tries,
     /// Error of the body, while the reads of the body are validated.
     pub(super) doubt: Option<TxError>,

@@ -1,4 +1,4 @@
-//! A task's access to its worker.
+//! A program's access to a worker.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -12,48 +12,69 @@ use farm_core::ids::{Address, WorkerRef};
 use farm_core::object::FatPointer;
 use farm_core::worker::{Cont, Worker};
 
-use super::Transaction;
-use super::executor;
-use super::queue::{Answer, Found, Op, Request, TaskQueue};
+use super::answers::{Answer, Slot};
+use super::call::Call;
+use super::look::{self, Look};
+use super::queue::TaskQueue;
+use super::reply::answer;
+use super::runs;
+use super::step::{Open, Step, next_step, of_value};
+use super::transaction::{Begun, Transaction};
 use crate::error::TxError;
 use crate::object_run::ObjectRun;
-use crate::retry::state::Tries;
-use crate::retry::{Left, Remedy};
 
-/// A task's access to its worker. Clones access the same worker.
+/// A program's access to a worker: for the tasks of that worker, and for all other threads, with any runtime. Clones
+/// access the same worker.
+///
+/// A task of the worker uses it at once. Any other thread sends requests to it.
 #[derive(Clone)]
 pub struct Handle {
-    shared: Arc<TaskQueue>,
+    pub(super) queue: Arc<TaskQueue>,
 }
 
 impl std::fmt::Debug for Handle {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Handle({})", self.shared.me)
+        write!(f, "Handle({})", self.queue.me)
     }
 }
 
 impl Handle {
-    pub(super) fn new(shared: Arc<TaskQueue>) -> Self {
-        Self { shared }
+    pub(super) fn new(queue: Arc<TaskQueue>) -> Self {
+        Self { queue }
     }
 
     /// Returns the worker.
     pub fn me(&self) -> WorkerRef {
-        self.shared.me
+        self.queue.me
+    }
+
+    /// Makes a call to the worker: `start` begins it there, and causes one call of [`answer`] with the slot, at once or
+    /// later. `finish` takes the result out of the answer.
+    pub fn call<S, F, T>(&self, start: S, finish: F) -> Call<'_, S, F>
+    where
+        S: FnOnce(&mut Worker, Slot) + Send + 'static,
+        F: FnOnce(&mut Answer) -> T,
+    {
+        Call::new(&self.queue, None, start, finish)
     }
 
     /// Begins a transaction that is tried once. To retry it until it commits, use [`Handle::transact`].
-    pub fn begin(&self) -> Transaction {
-        Transaction::new(Arc::clone(&self.shared))
+    ///
+    /// # Errors
+    /// [`TxError::Stopped`].
+    pub async fn begin(&self) -> Result<Begun<'_>, TxError> {
+        match self.call(runs::begin_once, next_step).await? {
+            Step::Try(key) => Ok(Begun::new(Transaction::new(&self.queue, key))),
+            Step::Done | Step::OwnError => Err(TxError::Ended),
+        }
     }
 
-    /// Starts another task on the worker: see [`spawn`](super::spawn).
+    /// Starts a task on the worker: see [`spawn`](super::spawn).
     pub fn spawn<F>(&self, body: impl FnOnce(Handle) -> F + Send + 'static)
     where
         F: Future<Output = ()> + 'static,
     {
-        let begin = |worker: &mut Worker| super::spawn(worker, body);
-        self.shared.request(Request::Do(Box::new(begin)));
+        self.queue.request(|worker| super::spawn(worker, body));
     }
 
     /// Reads an object that holds payloads of `payload_bytes`, on any machine, as it was at one moment: without a
@@ -62,7 +83,7 @@ impl Handle {
     /// # Errors
     /// [`TxError::NotAllocated`], [`TxError::Address`], [`TxError::TooLarge`]; [`TxError::WrongSize`] if the object has
     /// another size class; [`Abort::Lost`](crate::Abort::Lost), [`Abort::TimedOut`](crate::Abort::TimedOut).
-    /// [`TxError::Ended`] if the worker has stopped.
+    /// [`TxError::Stopped`].
     pub async fn read_lock_free(
         &self,
         address: Address,
@@ -85,18 +106,13 @@ impl Handle {
         payload_bytes: usize,
         count: u32,
     ) -> Result<Vec<Option<Vec<u8>>>, TxError> {
-        let class = class_for_payload(payload_bytes)?;
         let objects = ObjectRun {
             first,
-            class,
+            class: class_for_payload(payload_bytes)?,
             count,
         };
-        let payload = |(_, mut payload): Found| {
-            payload.truncate(payload_bytes);
-            payload
-        };
-        let found = self.look(objects, None).await?.into_iter();
-        Ok(found.map(|found| found.map(payload)).collect())
+        let finish = move |answer: &mut Answer| Ok(look::payloads(answer.ok()?, payload_bytes));
+        self.call(Look::start(objects, None), finish).await
     }
 
     /// Reads the object that a fat pointer names, as [`Handle::read_lock_free`] does, and never an object that was
@@ -107,64 +123,64 @@ impl Handle {
     /// As [`Handle::read_lock_free`], but [`TxError::NotAllocated`] in place of [`TxError::WrongSize`]: the object of
     /// the pointer was freed.
     pub async fn read_pointer_lock_free(&self, pointer: FatPointer) -> Result<Vec<u8>, TxError> {
-        let object = ObjectRun::one(pointer.address, pointer.class());
-        let found = self.look(object, Some(pointer)).await?;
-        match found.into_iter().next().flatten() {
-            Some((incarnation, payload)) if pointer.names(incarnation) => Ok(payload),
-            _ => Err(TxError::NotAllocated(pointer.address)),
-        }
+        self.look_at(pointer, <[u8]>::to_vec).await
     }
 
-    async fn look(
+    /// As [`Handle::read_pointer_lock_free`], but returns what `read` makes of the payload.
+    ///
+    /// # Errors
+    /// As [`Handle::read_pointer_lock_free`].
+    pub async fn look_at<T>(
         &self,
-        objects: ObjectRun,
-        pointer: Option<FatPointer>,
-    ) -> Result<Vec<Option<Found>>, TxError> {
-        match self.shared.call(None, Op::Look(objects, pointer)).await.1 {
-            Answer::Looked(found) => found,
-            _ => Err(TxError::Ended),
-        }
+        pointer: FatPointer,
+        read: impl FnOnce(&[u8]) -> T,
+    ) -> Result<T, TxError> {
+        let object = ObjectRun::one(pointer.address, pointer.class());
+        let finish = |answer: &mut Answer| {
+            let payload = look::payload_of(answer.ok()?, pointer);
+            payload
+                .map(read)
+                .ok_or(TxError::NotAllocated(pointer.address))
+        };
+        self.call(Look::start(object, Some(pointer)), finish).await
     }
 
     /// Waits for at least `time`. The worker does other work meanwhile.
     pub async fn sleep(&self, time: Duration) {
-        self.shared.call(None, Op::Sleep(time)).await;
+        let start = move |worker: &mut Worker, slot| {
+            let woken = |worker: &mut Worker, slot, ()| answer(worker, slot, |_| ());
+            worker.set_timer(time, Cont::new(woken, slot));
+        };
+        self.call(start, |_| ()).await;
     }
 
     /// Calls a function with the worker, in a turn of the worker. The function can do everything except wait for a
     /// continuation.
     ///
     /// # Errors
-    /// [`TxError::Ended`] if the worker has stopped.
+    /// [`TxError::Stopped`].
     pub async fn with_worker<R: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Worker) -> R + Send + 'static,
     ) -> Result<R, TxError> {
-        let work = Box::new(|worker: &mut Worker| Box::new(work(worker)) as _);
-        match self.shared.call(None, Op::Work(work)).await.1 {
-            Answer::Value(value) => value.downcast().map(|r| *r).map_err(|_| TxError::Ended),
-            _ => Err(TxError::Ended),
-        }
+        let start = move |worker: &mut Worker, slot| {
+            let value = Box::new(work(worker));
+            answer(worker, slot, |answer| answer.value = Some(value));
+        };
+        self.call(start, Answer::take_value).await
     }
 
     /// Waits for an operation of a layer above, such as a hashtable, that is not part of a transaction: `begin` starts it
     /// on the worker, and its continuation receives the result.
     ///
     /// # Errors
-    /// Those of the operation; [`TxError::Ended`] if the worker has stopped.
+    /// Those of the operation; [`TxError::Stopped`].
     pub async fn operation<T: Send + 'static>(
         &self,
         begin: impl FnOnce(&mut Worker, Cont<Result<T, TxError>>) + Send + 'static,
     ) -> Result<T, TxError> {
-        let begin = |worker: &mut Worker, slot| {
-            begin(worker, Cont::new(executor::operated::<T>, slot));
-        };
-        let Answer::Value(answer) = self.shared.call(None, Op::Alone(Box::new(begin))).await.1
-        else {
-            return Err(TxError::Ended);
-        };
-        let answer = answer.downcast::<Result<T, TxError>>();
-        answer.map_or(Err(TxError::Ended), |answer| *answer)
+        let start = move |worker: &mut Worker, slot| begin(worker, of_value(slot));
+        self.call(start, Answer::take_value).await
     }
 
     /// Runs a transaction until it commits, and returns the value of the body of that try; or returns an error that no
@@ -179,60 +195,60 @@ impl Handle {
     /// has ended. If a body drops a call before it completes, its transaction ends, and the result is
     /// [`TxError::Ended`] instead of the body's error, because the reads can no longer be validated.
     ///
-    /// The body starts afresh in each try. It must not commit: the commit follows the body. The objects that it has
-    /// read may be mutually inconsistent; then its commit fails, or its error is not reported, and it is called again:
-    /// every error of a body is validated first, except a lost machine and an outcome in doubt. A body that ends with
-    /// an error, such as [`TxError::GivenUp`] or [`TxError::Refused`], has no effect. A body that follows pointers must
-    /// not loop for ever in a cycle that inconsistent reads have made: it must return such an error if what it reads
+    /// A body may wait for something outside of the cluster: after a short time, another transaction runs in its place.
+    /// A transaction that is open for longer than `transactions.open_ms` of the configuration ends with
+    /// [`TxError::OpenTooLong`].
+    ///
+    /// The body starts afresh in each try. The objects that it has read may be mutually inconsistent; then its commit
+    /// fails, or its error is not reported, and it is called again: every error of a body is validated first, except a
+    /// lost machine and an outcome in doubt. A body that ends with an error has no effect. A body that follows pointers
+    /// must not loop for ever in a cycle that inconsistent reads have made: it must return an error if what it reads
     /// does not fit together.
     ///
     /// # Errors
-    /// Those of the body, of the calls that it made, and of [`Transaction::commit`].
-    pub async fn transact<T>(
-        &self,
-        mut body: impl AsyncFnMut(&mut Transaction) -> Result<T, TxError>,
-    ) -> Result<T, TxError> {
-        let mut permit = Permit::of(&self.shared).await?;
-        let mut tries = Tries::default();
+    /// Those of the body, of the calls that it made, and of [`Begun::commit`].
+    pub async fn transact<'f, T, Fut>(
+        &'f self,
+        body: impl FnMut(Transaction<'f>) -> Fut,
+    ) -> Result<T, TxError>
+    where
+        Fut: Future<Output = Result<T, TxError>>,
+    {
+        self.try_transact(body).await
+    }
+
+    /// As [`Handle::transact`], for a body with an error of any type into which a [`TxError`] can be converted. If a call
+    /// of the try has met a conflict, or if the reads of the try turn out to be mutually inconsistent, the error of the
+    /// body is not reported, and the body is called again.
+    ///
+    /// # Errors
+    /// As [`Handle::transact`].
+    pub async fn try_transact<'f, T, E, Fut>(
+        &'f self,
+        mut body: impl FnMut(Transaction<'f>) -> Fut,
+    ) -> Result<T, E>
+    where
+        E: From<TxError>,
+        Fut: Future<Output = Result<T, E>>,
+    {
+        let within = BODIES.get() > 0;
+        let begin = move |worker: &mut Worker, slot| runs::begin(worker, slot, within);
+        let mut next = self.call(begin, next_step).await.map_err(E::from)?;
+        let mut tried = None;
         loop {
-            let mut tx = self.begin();
-            let tried = inside(body(&mut tx)).await;
-            let (error, remedy) = match tried {
-                Ok(value) => match tx.commit().await {
-                    Ok(()) => {
-                        permit.left = Left::Committed;
-                        return Ok(value);
-                    }
-                    Err(error) => {
-                        let remedy = tries.of_commit(&error);
-                        (error, remedy)
-                    }
-                },
-                Err(error) => {
-                    let (now, patience) = (self.shared.now(), self.shared.patience());
-                    match tries.of_body(&error, now, patience) {
-                        Remedy::Validate => match tx.validate().await {
-                            Ok(()) => return Err(error),
-                            Err(conflict) => {
-                                let remedy = Tries::of_validation(&conflict);
-                                (conflict, remedy)
-                            }
-                        },
-                        remedy => {
-                            drop(tx);
-                            (error, remedy)
-                        }
-                    }
-                }
+            let key = match (next, tried.take()) {
+                (Step::Try(key), _) => key,
+                (Step::Done | Step::OwnError, Some(result)) => return result,
+                (Step::Done | Step::OwnError, None) => return Err(TxError::Ended.into()),
             };
-            let wait = match remedy {
-                Remedy::Wait => Op::Conflict(tries.next()),
-                Remedy::Room => Op::Room,
-                Remedy::Validate | Remedy::Report => return Err(error),
-            };
-            if let Answer::Stopped = self.shared.call(None, wait).await.1 {
-                return Err(TxError::Ended);
-            }
+            let open = Open(&self.queue, key);
+            let result = inside(body(Transaction::new(&self.queue, key))).await;
+            let failed = result.is_err();
+            let end = move |worker: &mut Worker, slot| runs::end(worker, key, failed, slot);
+            let ended = self.call(end, next_step).await;
+            std::mem::forget(open);
+            next = ended.map_err(E::from)?;
+            tried = Some(result);
         }
     }
 }
@@ -264,37 +280,5 @@ impl<F: Future> Future for Inside<'_, F> {
         BODIES.set(BODIES.get() + 1);
         let _polled = Polled;
         self.0.as_mut().poll(context)
-    }
-}
-
-/// The permission to run a transaction; dropping it leaves the gate. A transaction inside of another one needs no
-/// permission: if the limit is reached, the inner transaction would wait for the end of the outer one, which waits for
-/// the inner one.
-struct Permit {
-    shared: Option<Arc<TaskQueue>>,
-    left: Left,
-}
-
-impl Permit {
-    async fn of(shared: &Arc<TaskQueue>) -> Result<Self, TxError> {
-        let left = Left::Failed;
-        if BODIES.get() > 0 {
-            return Ok(Self { shared: None, left });
-        }
-        match shared.call(None, Op::Enter).await.1 {
-            Answer::Entered => Ok(Self {
-                shared: Some(Arc::clone(shared)),
-                left,
-            }),
-            _ => Err(TxError::Ended),
-        }
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
-            shared.request(Request::Leave(self.left));
-        }
     }
 }

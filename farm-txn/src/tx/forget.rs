@@ -21,20 +21,20 @@ impl Tx {
     /// # let machine = start_all(&config, &(Arc::new(farm_txn::attach) as _))?.remove(0);
     /// # let sum = farm_txn::block_on(&machine, 0, async |farm| {
     /// # let mut accounts = vec![];
-    /// # let mut tx = farm.begin();
+    /// # let tx = farm.begin().await?;
     /// # for _ in 0..10 {
     /// #     let object = tx.alloc(8, None).await?;
-    /// #     tx.payload_mut(object)?[0] = 7;
-    /// #     accounts.push(tx.address(object)?);
+    /// #     tx.change(object, |payload| payload[0] = 7).await?;
+    /// #     accounts.push(tx.address(object).await?);
     /// # }
     /// # tx.commit().await?;
     /// // The sum over all accounts at one moment, with one payload in memory at a time.
-    /// let mut tx = farm.begin();
+    /// let tx = farm.begin().await?;
     /// let mut sum = 0;
     /// for address in accounts {
     ///     let account = tx.read(address, 8).await?;
-    ///     sum += u64::from(tx.payload(account)?[0]);
-    ///     tx.forget_payload(account)?;
+    ///     sum += u64::from(tx.payload(account).await?[0]);
+    ///     tx.forget_payload(account).await?;
     /// }
     /// tx.commit().await?;
     /// # Ok::<_, farm_txn::TxError>(sum)

@@ -26,6 +26,17 @@ pub struct ObjectId {
     pub(super) index: u32,
 }
 
+impl ObjectId {
+    pub(crate) fn to_words(self) -> [u64; 2] {
+        [self.tx, self.index.into()]
+    }
+
+    pub(crate) fn from_words([tx, index]: [u64; 2]) -> Self {
+        let index = index as u32;
+        Self { tx, index }
+    }
+}
+
 /// The number of a transaction, unique in the process.
 #[derive(Debug)]
 pub(super) struct Number(u64);

@@ -71,9 +71,9 @@ fn a_write_at_a_wrong_address_is_an_error() {
     // Each commit increments the version of the object, which its lines contain.
     let written = block_on(&cluster.machines[1], 0, async move |farm| {
         for _ in 1..COMMITS {
-            let write = async |tx: &mut farm_txn::Transaction| {
+            let write = async |tx: farm_txn::Transaction<'_>| {
                 let object = tx.read(at, 200).await?;
-                tx.payload_mut(object)?[150] ^= 1;
+                tx.change(object, move |payload| payload[150] ^= 1).await?;
                 Ok(())
             };
             farm.transact(write).await?;
@@ -83,9 +83,9 @@ fn a_write_at_a_wrong_address_is_an_error() {
     written.unwrap().unwrap();
     let inside = at.checked_add(64).unwrap();
     let outcome = block_on(&cluster.machines[0], 0, async move |farm| {
-        let write = async |tx: &mut farm_txn::Transaction| {
+        let write = async |tx: farm_txn::Transaction<'_>| {
             let object = tx.read(inside, 8).await?;
-            tx.payload_mut(object)?[0] = 1;
+            tx.change(object, move |payload| payload[0] = 1).await?;
             Ok(())
         };
         farm.transact(write).await

@@ -71,11 +71,11 @@ async fn both_ways(
     let class = class_for_payload(case.payload)?;
     let mut both = [vec![], vec![]];
     for (way, seen) in both.iter_mut().enumerate() {
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         for index in (0..COUNT).filter(|index| (case.written | case.freed) & 1 << index != 0) {
             match tx.read(at(first, class, index), case.payload).await {
-                Ok(object) if case.freed & 1 << index != 0 => tx.free(object)?,
-                Ok(object) => tx.payload_mut(object)?[..8].fill(99),
+                Ok(object) if case.freed & 1 << index != 0 => tx.free(object).await?,
+                Ok(object) => tx.change(object, |payload| payload[..8].fill(99)).await?,
                 Err(TxError::NotAllocated(_)) => {}
                 Err(error) => return Err(error),
             }
@@ -95,7 +95,7 @@ async fn both_ways(
         }
         for object in objects {
             seen.push(match object {
-                Some(object) => Some(tx.payload(object)?.to_vec()),
+                Some(object) => Some(tx.payload(object).await?.to_vec()),
                 None => None,
             });
         }
@@ -153,7 +153,7 @@ fn an_array_of_another_machine_costs_one_read() {
         };
         // The first access to a region asks for its location; that is not counted.
         let read = move |farm: Handle| async move {
-            let mut tx = farm.begin();
+            let tx = farm.begin().await.unwrap();
             tx.read_array(first, 8, COUNT).await.unwrap();
         };
         task(&cluster, reader, read);
@@ -177,7 +177,7 @@ fn objects_and_holes_of_an_array_are_validated() {
                 let first = cluster.on(0, 0, move |w| make(w, class, there));
                 let aim = at(first, class, index);
                 task(&cluster, reader, move |farm| async move {
-                    let mut tx = farm.begin();
+                    let tx = farm.begin().await.unwrap();
                     let all = tx.read_array(first, 8, COUNT).await.unwrap();
                     assert_eq!(all[index as usize].is_none(), hole);
                     change(&farm, aim, hole).await;
@@ -197,9 +197,12 @@ fn objects_and_holes_of_an_array_are_validated() {
 /// Changes an object by another transaction; no-op for a hole.
 async fn change(farm: &Handle, address: Address, hole: bool) {
     if !hole {
-        let mut other = farm.begin();
+        let other = farm.begin().await.unwrap();
         let object = other.read(address, 8).await.unwrap();
-        other.payload_mut(object).unwrap().fill(1);
+        other
+            .change(object, move |payload| payload.fill(1))
+            .await
+            .unwrap();
         other.commit().await.unwrap();
     }
 }
@@ -211,7 +214,7 @@ fn reads_of_invalid_arrays_are_typed_errors() {
     let first = cluster.on(0, 0, move |w| make(w, class, !0));
     for reader in [0, 1] {
         task(&cluster, reader, move |farm| async move {
-            let mut tx = farm.begin();
+            let tx = farm.begin().await.unwrap();
             let none = tx.read_array(first, 8, 0).await.unwrap_err();
             assert!(matches!(none, TxError::EmptyArray));
             let long = tx.read_array(first, 8, 1 << 20).await.unwrap_err();
@@ -248,14 +251,15 @@ fn wait_for_array_bytes(cluster: &Cluster, machine: usize, bytes: u64) {
 
 /// Allocates an array whose objects contain their index.
 async fn allocate_array(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     payload: usize,
     count: u32,
     hint: Address,
 ) -> Result<Vec<ObjectId>, TxError> {
     let objects = tx.alloc_array(payload, count, Some(hint)).await?;
     for (index, object) in objects.iter().enumerate() {
-        tx.payload_mut(*object)?.fill(index as u8);
+        tx.change(*object, move |payload| payload.fill(index as u8))
+            .await?;
     }
     Ok(objects)
 }
@@ -271,7 +275,7 @@ fn transactions_create_and_free_arrays_on_any_machine() {
                 farm.transact(async |tx| {
                     let objects = allocate_array(tx, payload, COUNT, hint).await?;
                     assert_eq!(objects.len(), COUNT as usize);
-                    tx.address(objects[0])
+                    tx.address(objects[0]).await
                 })
                 .await
             })
@@ -294,9 +298,9 @@ fn transactions_create_and_free_arrays_on_any_machine() {
             // Free the objects one by one, from the last; the memory is released with the last remaining one.
             task(&cluster, 1, move |farm| async move {
                 for index in (1..COUNT).rev() {
-                    let mut tx = farm.begin();
+                    let tx = farm.begin().await.unwrap();
                     let object = tx.read(at(first, size, index), payload).await?;
-                    tx.free(object)?;
+                    tx.free(object).await?;
                     tx.commit().await?;
                 }
                 Ok::<_, TxError>(())
@@ -308,7 +312,7 @@ fn transactions_create_and_free_arrays_on_any_machine() {
             task(&cluster, 0, move |farm| async move {
                 farm.transact(async |tx| {
                     let objects = tx.read_array(first, payload, COUNT).await?;
-                    tx.free(objects[0].expect("the first object exists"))
+                    tx.free(objects[0].expect("the first object exists")).await
                 })
                 .await
             })
@@ -328,26 +332,28 @@ fn arrays_of_aborted_transactions_are_released_and_reused() {
         let mut firsts = vec![];
         for round in 0..6 {
             let first = task(&cluster, 0, move |farm| async move {
-                let mut tx = farm.begin();
-                let objects = allocate_array(&mut tx, 100, COUNT, hint).await?;
-                let first = tx.address(objects[0])?;
+                let tx = farm.begin().await.unwrap();
+                let objects = allocate_array(*tx, 100, COUNT, hint).await?;
+                let first = tx.address(objects[0]).await?;
                 match round % 3 {
                     0 => tx.abort(),
                     1 => {
                         // The commit fails with a conflict: the object that it read was changed.
                         let near = tx.read(hint, 4).await?;
-                        tx.payload_mut(near)?.fill(round);
+                        tx.change(near, move |payload| payload.fill(round)).await?;
                         change(&farm, hint, false).await;
                         let outcome = tx.commit().await;
                         assert!(matches!(outcome, Err(TxError::Abort(_))), "{outcome:?}");
                     }
                     _ => {
                         tx.commit().await?;
-                        let mut tx = farm.begin();
+                        let tx = farm.begin().await.unwrap();
                         let objects = tx.read_array(first, 100, COUNT).await?;
                         let all: Vec<_> = objects.into_iter().flatten().collect();
                         assert_eq!(all.len(), COUNT as usize);
-                        all.iter().try_for_each(|object| tx.free(*object))?;
+                        for object in all {
+                            tx.free(object).await?;
+                        }
                         tx.commit().await?;
                     }
                 }
@@ -369,7 +375,7 @@ fn rejected_array_allocations_reserve_nothing() {
     for holder in [0, 1] {
         let hint = cluster.create(holder, 0, b"near");
         task(&cluster, 0, move |farm| async move {
-            let mut tx = farm.begin();
+            let tx = farm.begin().await.unwrap();
             let none = tx.alloc_array(8, 0, Some(hint)).await.unwrap_err();
             assert!(matches!(none, TxError::EmptyArray), "{none}");
             let long = tx.alloc_array(8, 1 << 20, Some(hint)).await.unwrap_err();
@@ -385,7 +391,7 @@ fn rejected_array_allocations_reserve_nothing() {
             assert!(matches!(limit, TxError::Limit { .. }), "{limit}");
             drop(tx);
             // If a call is dropped while it is in flight, its array is released when the reply arrives.
-            let mut tx = farm.begin();
+            let tx = farm.begin().await.unwrap();
             let mut dropped = Box::pin(tx.alloc_array(8, 3, Some(hint)));
             let mut context = Context::from_waker(Waker::noop());
             assert!(dropped.as_mut().poll(&mut context).is_pending());

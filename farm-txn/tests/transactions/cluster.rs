@@ -263,13 +263,13 @@ pub(crate) async fn transact<T: Send + 'static>(
 /// Commits the transaction of a context of the task's worker.
 pub(crate) async fn commit_context(farm: &Handle, tx: Box<Tx>) -> Result<(), TxError> {
     let commit = |w: &mut Worker, _, cont| farm_txn::commit(w, tx, cont);
-    farm.begin().operation(commit).await
+    farm.begin().await.unwrap().operation(commit).await
 }
 
 /// Ends the transaction of a context of the task's worker without effect, and validates its reads.
 async fn validate_context(farm: &Handle, tx: Box<Tx>) -> Result<(), TxError> {
     let validate = |w: &mut Worker, _, cont| farm_txn::validate(w, tx, cont);
-    farm.begin().operation(validate).await
+    farm.begin().await.unwrap().operation(validate).await
 }
 
 type CommitAnswer = mpsc::Sender<Result<(), TxError>>;

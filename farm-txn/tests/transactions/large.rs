@@ -32,12 +32,12 @@ fn many(cluster: &Cluster, machine: usize, count: usize) -> Vec<Address> {
 
 /// Returns the sum of all objects. After the reads, another transaction changes the object `changed`, if any.
 async fn audit(farm: &Handle, all: &[Address], changed: Option<Address>) -> Result<u64, TxError> {
-    let mut tx = farm.begin();
+    let tx = farm.begin().await.unwrap();
     let mut sum = 0;
     for address in all {
         let object = tx.read(*address, BYTES).await?;
-        sum += u64::from(tx.payload(object)?[0]);
-        tx.forget_payload(object)?;
+        sum += u64::from(tx.payload(object).await?[0]);
+        tx.forget_payload(object).await?;
     }
     if let Some(changed) = changed {
         farm.transact(async |tx| add_one(tx, changed).await).await?;
@@ -100,10 +100,11 @@ fn a_validation_leaves_slots_for_other_reads() {
     let (tx, read) = mpsc::channel();
     cluster.on(0, 0, move |w| {
         farm_txn::spawn(w, |farm| async move {
-            let mut transaction = farm.begin();
+            let farm: &'static Handle = Box::leak(Box::new(farm));
+            let transaction = farm.begin().await.unwrap();
             for address in &all {
                 let object = transaction.read(*address, BYTES).await.unwrap();
-                transaction.forget_payload(object).unwrap();
+                transaction.forget_payload(object).await.unwrap();
             }
             let opened = transaction
                 .operation(|w, tx, cont: Cont<Result<TxHandle, TxError>>| cont.resume(w, Ok(tx)));
@@ -136,17 +137,19 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
     let y = cluster.create(1, 0, b"y");
     task(&cluster, 0, move |farm| async move {
         // An object that is read again is unchanged. An access to a forgotten payload is a typed error.
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         let (a, b) = (tx.read(x, 1).await.unwrap(), tx.read(y, 1).await.unwrap());
         for object in [a, b, a] {
-            tx.forget_payload(object).unwrap();
+            tx.forget_payload(object).await.unwrap();
         }
         for (object, address) in [(a, x), (b, y)] {
             let forgotten = |error| matches!(error, TxError::Forgotten(at) if at == address);
-            assert!(forgotten(tx.payload(object).unwrap_err()));
-            assert!(forgotten(tx.payload_mut(object).unwrap_err()));
-            assert!(forgotten(tx.increment_incarnation(object).unwrap_err()));
-            assert_eq!(tx.address(object).unwrap(), address);
+            assert!(forgotten(tx.payload(object).await.unwrap_err()));
+            assert!(forgotten(tx.change(object, |_| ()).await.unwrap_err()));
+            assert!(forgotten(
+                tx.increment_incarnation(object).await.unwrap_err()
+            ));
+            assert_eq!(tx.address(object).await.unwrap(), address);
         }
         assert_eq!(
             tx.read(x, 1).await.unwrap(),
@@ -159,13 +162,18 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
             "reading again returned another object"
         );
         assert_eq!(
-            (tx.payload(a).unwrap()[0], tx.payload(b).unwrap()[0]),
+            (
+                tx.payload(a).await.unwrap()[0],
+                tx.payload(b).await.unwrap()[0]
+            ),
             (b'x', b'y')
         );
-        tx.payload_mut(b).unwrap()[0] = b'Y';
-        tx.forget_payload(b).unwrap();
+        tx.change(b, move |payload| payload[0] = b'Y')
+            .await
+            .unwrap();
+        tx.forget_payload(b).await.unwrap();
         assert_eq!(
-            tx.payload(b).unwrap()[0],
+            tx.payload(b).await.unwrap()[0],
             b'Y',
             "the payload of a written object was forgotten"
         );
@@ -174,14 +182,14 @@ fn a_forgotten_payload_is_validated_and_can_be_read_again() {
         for forgotten in [x, y] {
             // The object changed after it was forgotten: either the commit or another read reports that.
             for reads_again in [false, true] {
-                let mut tx = farm.begin();
+                let tx = farm.begin().await.unwrap();
                 for address in [x, y] {
                     let object = tx.read(address, 1).await.unwrap();
-                    tx.forget_payload(object).unwrap();
+                    tx.forget_payload(object).await.unwrap();
                 }
-                let other = async |other: &mut Transaction| {
+                let other = async |other: Transaction<'_>| {
                     let object = other.read(forgotten, 1).await?;
-                    other.payload_mut(object).map(|payload| payload[0] += 1)
+                    other.change(object, |payload| payload[0] += 1).await
                 };
                 farm.transact(other).await.unwrap();
                 let found = match reads_again {
@@ -215,17 +223,17 @@ fn limits_count_held_payloads() {
             farm.with_worker(|w| farm_txn::set_limits(w, LIMITS))
                 .await
                 .unwrap();
-            let mut tx = farm.begin();
+            let tx = farm.begin().await.unwrap();
             for (at, address) in all.iter().enumerate() {
                 let object = match tx.read(*address, BYTES).await {
                     Ok(object) => object,
                     Err(error) => return (at, error),
                 };
                 if forgets {
-                    tx.forget_payload(object).unwrap();
+                    tx.forget_payload(object).await.unwrap();
                     // Read it once more: it is not counted as another object.
                     tx.read(*address, BYTES).await.unwrap();
-                    tx.forget_payload(object).unwrap();
+                    tx.forget_payload(object).await.unwrap();
                 }
             }
             unreachable!("the transaction exceeds its limits")

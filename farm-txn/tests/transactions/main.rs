@@ -14,6 +14,7 @@ mod locks;
 mod misuse;
 mod model;
 mod objects;
+mod outside;
 mod pointers;
 mod retries;
 mod reused;

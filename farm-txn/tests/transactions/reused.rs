@@ -83,12 +83,14 @@ async fn followed(farm: Handle, pointers: Vec<FatPointer>) -> Vec<(FatPointer, S
             Err(error) => taken.push((pointer, format!("a lock-free read: {error}"))),
             Ok(payload) => taken.push((pointer, format!("lock-free: {payload:?}"))),
         }
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         match tx.read_pointer(pointer).await {
             Err(error) if gone(&error) => {}
             Err(error) => taken.push((pointer, format!("a transaction: {error}"))),
             Ok(object) => {
-                tx.payload_mut(object).unwrap()[0] ^= 1;
+                tx.change(object, move |payload| payload[0] ^= 1)
+                    .await
+                    .unwrap();
                 let outcome = tx.commit().await;
                 taken.push((pointer, format!("overwritten: {outcome:?}")));
             }

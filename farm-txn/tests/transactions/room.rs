@@ -60,10 +60,10 @@ fn objects(cluster: &Cluster, machines: RangeInclusive<usize>, bytes: usize) -> 
 }
 
 async fn write_all(farm: &Handle, objects: &[Address], bytes: usize) -> Result<(), TxError> {
-    let mut tx = farm.begin();
+    let tx = farm.begin().await.unwrap();
     for at in objects {
         let object = tx.read(*at, bytes).await?;
-        tx.payload_mut(object)?.fill(1);
+        tx.change(object, move |payload| payload.fill(1)).await?;
     }
     tx.commit().await
 }

@@ -1,5 +1,6 @@
 //! Transactions as `async` functions.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -63,7 +64,7 @@ fn a_task_reads_writes_allocates_and_frees_anywhere() {
     let here = cluster.create(0, 0, b"here");
     let there = cluster.create(1, 0, b"there");
     let born = task(&cluster, 0, move |farm| async move {
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         let a = tx.read(here, 4).await?;
         let b = tx.read(there, 5).await?;
         assert_eq!(
@@ -73,13 +74,14 @@ fn a_task_reads_writes_allocates_and_frees_anywhere() {
         );
         let c = tx.alloc(100, Some(there)).await?;
         let d = tx.alloc(100, None).await?;
-        assert_eq!(tx.payload(b)?[..5], *b"there");
-        tx.payload_mut(a)?[..4].copy_from_slice(b"HERE");
-        tx.payload_mut(c)?.fill(3);
-        tx.payload_mut(d)?.fill(4);
-        tx.free(b)?;
-        let born = [tx.address(c)?, tx.address(d)?];
-        assert_eq!(tx.pointer(c)?.address, born[0]);
+        assert_eq!(tx.payload(b).await?[..5], *b"there");
+        tx.change(a, move |payload| payload[..4].copy_from_slice(b"HERE"))
+            .await?;
+        tx.change(c, move |payload| payload.fill(3)).await?;
+        tx.change(d, move |payload| payload.fill(4)).await?;
+        tx.free(b).await?;
+        let born = [tx.address(c).await?, tx.address(d).await?];
+        assert_eq!(tx.pointer(c).await?.address, born[0]);
         tx.commit().await?;
         Ok::<_, TxError>(born)
     })
@@ -117,12 +119,14 @@ fn a_task_reads_writes_allocates_and_frees_anywhere() {
     cluster.stop();
 }
 
-pub(crate) async fn add_one(tx: &mut Transaction, address: Address) -> Result<u64, TxError> {
+pub(crate) async fn add_one(tx: Transaction<'_>, address: Address) -> Result<u64, TxError> {
     let object = tx.read(address, 8).await?;
-    let payload = tx.payload_mut(object)?;
-    let count = u64::from_le_bytes(payload[..8].try_into().unwrap()) + 1;
-    payload[..8].copy_from_slice(&count.to_le_bytes());
-    Ok(count)
+    tx.change(object, |payload| {
+        let count = u64::from_le_bytes(payload[..8].try_into().unwrap()) + 1;
+        payload[..8].copy_from_slice(&count.to_le_bytes());
+        count
+    })
+    .await
 }
 
 #[test]
@@ -206,7 +210,10 @@ async fn of_every_kind(farm: &Handle, all: [Address; 2]) -> Result<(), TxError> 
     farm.transact(async |tx| {
         for address in all {
             let object = tx.read(address, 8).await?;
-            tx.payload_mut(object)?[..8].copy_from_slice(b"new, new");
+            tx.change(object, move |payload| {
+                payload[..8].copy_from_slice(b"new, new")
+            })
+            .await?;
             tx.alloc(300, Some(address)).await?;
             farm.read_lock_free(address, 8).await?;
         }
@@ -219,7 +226,7 @@ async fn of_every_kind(farm: &Handle, all: [Address; 2]) -> Result<(), TxError> 
 #[test]
 fn a_dropped_transaction_leaves_nothing_behind() {
     let cluster = cluster("half-way", 2, 1);
-    let mut ended = 0;
+    let (mut ended, mut effects) = (0, 0);
     for polls in 0..14 {
         let all = [0, 1].map(|machine| cluster.create(machine, 0, b"old, old"));
         let outcome = task(&cluster, 0, move |farm| async move {
@@ -230,6 +237,7 @@ fn a_dropped_transaction_leaves_nothing_behind() {
             .map(|at| cluster.look(0, at, 64).unwrap().payload[..8].to_vec())
             .to_vec();
         assert_eq!(seen[0], seen[1], "a part of the transaction took effect");
+        effects += u64::from(seen[0] == b"new, new");
         if let Some(outcome) = outcome {
             outcome.unwrap();
             ended += 1;
@@ -241,9 +249,10 @@ fn a_dropped_transaction_leaves_nothing_behind() {
         "no transaction ended within the tried numbers of polls"
     );
     let counted = cluster.on(0, 0, retry::counters);
-    // The first two were dropped before they reached the worker.
-    assert_eq!(counted.begun, 12);
-    assert_eq!(counted.committed, ended);
+    // The first was dropped before it was polled.
+    assert_eq!(counted.begun, 13);
+    // A commit that had begun took effect, although its future was dropped.
+    assert_eq!(counted.committed, effects);
     // All of the concurrency is available again.
     let bound = BackoffConfig::default().concurrency as u64;
     task(&cluster, 0, move |farm| async move {
@@ -274,7 +283,7 @@ fn a_transaction_whose_call_was_dropped_has_ended() {
     let there = cluster.create(1, 0, b"there");
     task(&cluster, 0, move |farm| async move {
         for allocates in [false, true] {
-            let mut tx = farm.begin();
+            let tx = farm.begin().await.unwrap();
             let object = tx.read(there, 5).await.unwrap();
             if allocates {
                 assert!(cut(1, tx.alloc(900, Some(there))).await.is_none());
@@ -282,9 +291,12 @@ fn a_transaction_whose_call_was_dropped_has_ended() {
                 let other = Address::new(there.region(), there.offset() + 64);
                 assert!(cut(1, tx.read(other, 5)).await.is_none());
             }
-            assert!(matches!(tx.payload(object), Err(TxError::Ended)));
-            assert!(matches!(tx.payload_mut(object), Err(TxError::Ended)));
-            assert!(matches!(tx.free(object), Err(TxError::Ended)));
+            assert!(matches!(tx.payload(object).await, Err(TxError::Ended)));
+            assert!(matches!(
+                tx.change(object, |_| ()).await,
+                Err(TxError::Ended)
+            ));
+            assert!(matches!(tx.free(object).await, Err(TxError::Ended)));
             assert!(matches!(tx.read(there, 5).await, Err(TxError::Ended)));
             assert!(matches!(tx.commit().await, Err(TxError::Ended)));
         }
@@ -299,24 +311,24 @@ fn errors_of_calls_are_typed_and_leave_the_transaction_open() {
     let here = cluster.create(0, 0, b"here");
     let there = cluster.create(1, 0, b"there");
     task(&cluster, 0, move |farm| async move {
-        let (mut a, mut b) = (farm.begin(), farm.begin());
+        let (a, b) = (farm.begin().await.unwrap(), farm.begin().await.unwrap());
         let of_a = a.read(here, 4).await.unwrap();
         let is_other = |error: TxError| matches!(error, TxError::OtherTransaction);
         assert!(
-            is_other(b.payload(of_a).unwrap_err()),
+            is_other(b.payload(of_a).await.unwrap_err()),
             "the object of another transaction was accepted"
         );
         let of_b = b.read(there, 5).await.unwrap();
-        assert!(is_other(a.payload(of_b).unwrap_err()));
-        assert!(is_other(b.payload_mut(of_a).unwrap_err()));
-        assert!(is_other(b.free(of_a).unwrap_err()));
-        assert!(is_other(b.address(of_a).unwrap_err()));
-        assert!(is_other(b.increment_incarnation(of_a).unwrap_err()));
+        assert!(is_other(a.payload(of_b).await.unwrap_err()));
+        assert!(is_other(b.change(of_a, |_| ()).await.unwrap_err()));
+        assert!(is_other(b.free(of_a).await.unwrap_err()));
+        assert!(is_other(b.address(of_a).await.unwrap_err()));
+        assert!(is_other(b.increment_incarnation(of_a).await.unwrap_err()));
         let large = a.alloc(100 << 20, None).await;
         assert!(matches!(large, Err(TxError::TooLarge(_))));
         let size = a.read(here, 400).await;
         assert!(matches!(size, Err(TxError::WrongSize { .. })));
-        assert_eq!(a.payload(of_a).unwrap()[..4], *b"here");
+        assert_eq!(a.payload(of_a).await.unwrap()[..4], *b"here");
         a.commit().await.unwrap();
         b.abort();
     });
@@ -332,12 +344,12 @@ fn errors_of_bodies_are_reported_without_effect() {
     let gone = cluster.create(1, 0, b"gone");
     cluster.free(1, 0, gone, 4).unwrap();
     task(&cluster, 0, move |farm| async move {
-        let mut tries = 0;
+        let tries = Cell::new(0);
         let outcome = farm
             .transact(async |tx| {
-                tries += 1;
+                tries.set(tries.get() + 1);
                 let object = tx.read(there, 5).await?;
-                tx.payload_mut(object)?.fill(0);
+                tx.change(object, move |payload| payload.fill(0)).await?;
                 tx.alloc(64, Some(there)).await?;
                 tx.read(gone, 4).await
             })
@@ -346,12 +358,12 @@ fn errors_of_bodies_are_reported_without_effect() {
         let outcome: Result<ObjectId, _> = farm
             .transact(async |tx| {
                 let object = tx.read(here, 4).await?;
-                tx.payload_mut(object)?.fill(0);
+                tx.change(object, move |payload| payload.fill(0)).await?;
                 Err(TxError::GivenUp)
             })
             .await;
         assert!(matches!(outcome, Err(TxError::GivenUp)));
-        assert_eq!(tries, 1);
+        assert_eq!(tries.get(), 1);
         assert_eq!(farm.read_lock_free(here, 4).await.unwrap(), b"here");
         assert_eq!(farm.read_lock_free(there, 5).await.unwrap(), b"there");
     });
@@ -373,22 +385,22 @@ fn an_overtaken_body_is_called_again() {
     let cluster = cluster("overtaken", 1, 1);
     let [x, y] = [b"x", b"y"].map(|payload| cluster.create(0, 0, payload));
     let tries = task(&cluster, 0, move |farm| async move {
-        let mut tries = 0;
+        let tries = Cell::new(0);
         let outcome = farm
             .transact(async |tx| {
-                tries += 1;
+                tries.set(tries.get() + 1);
                 let object = tx.read(x, 1).await?;
                 // A read of a single object is always consistent, so the body reads a second one.
                 tx.read(y, 1).await?;
-                if tries < 4 {
+                if tries.get() < 4 {
                     // Another transaction commits between the read and the end.
-                    let mut other = farm.begin();
+                    let other = farm.begin().await.unwrap();
                     let theirs = other.read(x, 1).await?;
-                    other.payload_mut(theirs)?[0] += 1;
+                    other.change(theirs, move |payload| payload[0] += 1).await?;
                     other.commit().await?;
                 }
-                match tries {
-                    1 | 2 => tx.payload_mut(object).map(|payload| payload[0] = b'?'),
+                match tries.get() {
+                    1 | 2 => tx.change(object, |payload| payload[0] = b'?').await,
                     3 => Err(TxError::GivenUp),
                     _ => Ok(()),
                 }
@@ -396,7 +408,7 @@ fn an_overtaken_body_is_called_again() {
             .await;
         outcome.unwrap();
         assert_eq!(farm.read_lock_free(x, 1).await.unwrap(), [b'x' + 3]);
-        tries
+        tries.get()
     });
     assert_eq!(tries, 4);
     assert_eq!(cluster.on(0, 0, retry::counters).conflicts, 3);
@@ -405,8 +417,8 @@ fn an_overtaken_body_is_called_again() {
 
 /// Increments an object of 8 bytes, by a transaction of its own.
 async fn bump(farm: &Handle, address: Address) -> Result<(), TxError> {
-    let mut tx = farm.begin();
-    add_one(&mut tx, address).await?;
+    let tx = farm.begin().await.unwrap();
+    add_one(*tx, address).await?;
     tx.commit().await
 }
 
@@ -418,25 +430,25 @@ fn a_body_cannot_report_equal_values_as_different() {
     let x = cluster.create(0, 0, &[0; 8]);
     let y = cluster.create(1, 0, &[0; 8]);
     let (tries, outcome) = task(&cluster, 0, move |farm| async move {
-        let mut tries = 0;
-        let equal = async |tx: &mut Transaction| {
-            tries += 1;
+        let tries = Cell::new(0);
+        let equal = async |tx: Transaction<'_>| {
+            tries.set(tries.get() + 1);
             let one = tx.read(x, 8).await?;
-            if tries == 1 {
-                let both = async |other: &mut Transaction| {
+            if tries.get() == 1 {
+                let both = async |other: Transaction<'_>| {
                     add_one(other, x).await?;
                     add_one(other, y).await
                 };
                 farm.transact(both).await?;
             }
             let two = tx.read(y, 8).await?;
-            match tx.payload(one)? == tx.payload(two)? {
+            match tx.payload(one).await? == tx.payload(two).await? {
                 true => Ok(()),
                 false => Err(TxError::Refused("x and y are different".into())),
             }
         };
         let outcome = farm.transact(equal).await;
-        (tries, outcome)
+        (tries.get(), outcome)
     });
     outcome.unwrap();
     assert_eq!(tries, 2);
@@ -454,18 +466,22 @@ fn an_error_after_a_stale_read_is_validated() {
     let data = cluster.create(0, 0, &[0; 16]);
     for size_of in [here, there] {
         let (tries, outcome) = task(&cluster, 0, move |farm| async move {
-            let mut tries = 0;
-            let read_by_size = async |tx: &mut Transaction| {
-                tries += 1;
+            let tries = Cell::new(0);
+            let read_by_size = async |tx: Transaction<'_>| {
+                tries.set(tries.get() + 1);
                 let size = tx.read(size_of, 8).await?;
-                let bytes = if tx.payload(size)?[0] == 0 { 400 } else { 16 };
-                if tries == 1 {
+                let bytes = if tx.payload(size).await?[0] == 0 {
+                    400
+                } else {
+                    16
+                };
+                if tries.get() == 1 {
                     bump(&farm, size_of).await?;
                 }
                 tx.read(data, bytes).await
             };
             let outcome = farm.transact(read_by_size).await.map(|_| ());
-            (tries, outcome)
+            (tries.get(), outcome)
         });
         outcome.unwrap();
         assert_eq!(tries, 2, "the size of {size_of} was stale");
@@ -516,7 +532,7 @@ fn validate_ends_a_transaction_without_effect() {
     let cluster = cluster("validate", 2, 1);
     let x = cluster.create(0, 0, &[0; 8]);
     task(&cluster, 1, move |farm| async move {
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         tx.read(x, 8).await.unwrap();
         bump(&farm, x).await.unwrap();
         let stale = tx.validate().await.unwrap_err();
@@ -526,9 +542,11 @@ fn validate_ends_a_transaction_without_effect() {
             "{stale}"
         );
         loop {
-            let mut tx = farm.begin();
+            let tx = farm.begin().await.unwrap();
             let object = tx.read(x, 8).await.unwrap();
-            tx.payload_mut(object).unwrap().fill(9);
+            tx.change(object, move |payload| payload.fill(9))
+                .await
+                .unwrap();
             match tx.validate().await {
                 Ok(()) => break,
                 Err(TxError::Abort(Abort::Locked(_))) => {}
@@ -571,7 +589,9 @@ fn a_worker_that_stops_drops_its_tasks() {
                 let (alive, kept) = (Alive::new(&count), kept.clone());
                 farm_txn::spawn(w, move |farm| async move {
                     let _alive = alive;
-                    let mut tx = farm.begin();
+                    // So that the transaction can outlive the task.
+                    let farm: &'static Handle = Box::leak(Box::new(farm));
+                    let tx = farm.begin().await.unwrap();
                     match kind {
                         0 => farm.sleep(Duration::from_secs(10_000)).await,
                         1 => {
@@ -593,7 +613,7 @@ fn a_worker_that_stops_drops_its_tasks() {
         });
     }
     drop(kept);
-    let (farm, mut tx) = receive(&handles);
+    let (farm, tx) = receive(&handles);
     assert!(alive.load(Ordering::SeqCst) >= 80);
     cluster.stop();
     assert_eq!(alive.load(Ordering::SeqCst), 0);
@@ -601,7 +621,7 @@ fn a_worker_that_stops_drops_its_tasks() {
     let mut context = Context::from_waker(Waker::noop());
     let mut outcome = |future: Pin<&mut dyn Future<Output = Result<(), TxError>>>| {
         let outcome = future.poll(&mut context);
-        assert!(matches!(outcome, Poll::Ready(Err(TxError::Ended))));
+        assert!(matches!(outcome, Poll::Ready(Err(TxError::Stopped))));
     };
     outcome(pin!(async { tx.alloc(8, None).await.map(|_| ()) }));
     outcome(pin!(farm.transact(async |_| Ok(()))));
@@ -649,7 +669,8 @@ fn other_threads_can_wake_tasks_and_drop_their_transactions() {
         let waits = Arc::clone(&signal);
         cluster.on(0, 0, move |w| {
             farm_txn::spawn(w, move |farm| async move {
-                let mut tx = farm.begin();
+                let farm: &'static Handle = Box::leak(Box::new(farm));
+                let tx = farm.begin().await.unwrap();
                 tx.alloc(64, Some(there)).await.unwrap();
                 answer.send(Some(tx)).unwrap();
                 waits.wait().await;
@@ -769,12 +790,12 @@ fn a_transaction_can_wait_for_an_inner_one() {
         farm.transact(async |outer| {
             farm.transact(async |inner| {
                 let object = inner.read(object, 1).await?;
-                inner.payload_mut(object)?[0] += 1;
+                inner.change(object, move |payload| payload[0] += 1).await?;
                 Ok(())
             })
             .await?;
             let object = outer.read(object, 1).await?;
-            Ok(outer.payload(object)?[0])
+            Ok(outer.payload(object).await?[0])
         })
         .await
     });
@@ -793,9 +814,11 @@ fn a_panic_of_a_task_ends_only_that_task() {
     let cluster = cluster("task-panic", 2, 1);
     let there = cluster.create(1, 0, b"there");
     let panicked = farm_txn::block_on(&cluster.machines[0], 0, async move |farm| {
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         let object = tx.read(there, 5).await.unwrap();
-        tx.payload_mut(object).unwrap()[0] = b'X';
+        tx.change(object, move |payload| payload[0] = b'X')
+            .await
+            .unwrap();
         tx.alloc(100, None).await.unwrap();
         let rows = Vec::<u32>::new();
         *rows.first().expect("a row that is not there")
@@ -809,7 +832,7 @@ fn a_panic_of_a_task_ends_only_that_task() {
     // A task without a waiting thread panics inside of a transaction that is retried until it commits.
     cluster.on(0, 0, move |w| {
         farm_txn::spawn(w, |farm| async move {
-            let body = async |tx: &mut Transaction| -> Result<(), TxError> {
+            let body = async |tx: Transaction<'_>| -> Result<(), TxError> {
                 tx.read(there, 5).await?;
                 panic!("in the body of a transaction")
             };
@@ -819,7 +842,7 @@ fn a_panic_of_a_task_ends_only_that_task() {
     let seen = task(&cluster, 0, move |farm| async move {
         farm.transact(async |tx| {
             let object = tx.read(there, 5).await?;
-            Ok(tx.payload(object)?[..5].to_vec())
+            Ok(tx.payload(object).await?[..5].to_vec())
         })
         .await
     });
@@ -827,4 +850,25 @@ fn a_panic_of_a_task_ends_only_that_task() {
     wait_for_rest(&cluster);
     assert!(!cluster.machines[0].control().is_stopping());
     cluster.stop();
+}
+
+/// A panic while a task uses the worker stops the machine, because the worker's state may be incomplete.
+#[test]
+fn a_panic_with_the_worker_stops_the_machine() {
+    let cluster = cluster("task-panic-worker", 2, 1);
+    let (started, wait) = mpsc::channel::<()>();
+    cluster.on(0, 0, move |w| {
+        farm_txn::spawn(w, |farm| async move {
+            let _started = started;
+            let _ = farm
+                .with_worker(|_| panic!("while the worker is in use"))
+                .await;
+        });
+    });
+    assert!(wait.recv_timeout(PATIENCE).is_err(), "the task goes on");
+    let late = Instant::now() + PATIENCE;
+    while !cluster.machines[0].control().is_stopping() {
+        assert!(Instant::now() < late);
+        std::thread::yield_now();
+    }
 }

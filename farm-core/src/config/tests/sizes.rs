@@ -206,6 +206,7 @@ fn impossible_limits_of_transactions_are_refused() {
             "transactions.bytes",
             "write \"1GiB\"",
         ),
+        ("open_ms = 0", range, "transactions.open_ms", "write 1"),
         (
             "patience_ms = 3600001",
             range,
@@ -223,13 +224,14 @@ fn impossible_limits_of_transactions_are_refused() {
         refused(&text, kind, 4, key, &[word]);
     }
     let text = with_machine(
-        "[transactions]\nobjects = 100000\nbytes = \"1GiB\"\npatience_ms = 0\nconcurrency = 8\n",
+        "[transactions]\nobjects = 100000\nbytes = \"1GiB\"\npatience_ms = 0\nopen_ms = 5\nconcurrency = 8\n",
     );
     let config = Config::from_str(&text, "x.toml").expect("values at the limits are valid");
     let expected = TransactionsConfig {
         objects: 100_000,
         bytes: GIB,
         patience_ms: 0,
+        open_ms: 5,
         concurrency: 8,
     };
     assert_eq!(config.transactions, expected);

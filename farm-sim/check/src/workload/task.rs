@@ -30,8 +30,8 @@ pub(super) fn begin(worker: &mut Worker, shipped: Shipped, end: End) {
 }
 
 async fn run(farm: &Handle, shipped: Shipped, script: Script, end: End) -> Result<(), TxError> {
-    let mut tx = farm.begin();
-    let (script, planned) = run_to_commit(&mut tx, script).await?;
+    let tx = farm.begin().await.unwrap();
+    let (script, planned) = run_to_commit(*tx, script).await?;
     let accesses = script.notes.accesses;
     let committed = planned.is_err().then_some(false);
     // Recorded before the commit: if this processor stops from here on, the outcome is unknown.
@@ -60,7 +60,7 @@ async fn run(farm: &Handle, shipped: Shipped, script: Script, end: End) -> Resul
 
 /// Takes the steps of a script until it requests the commit, or fails.
 async fn run_to_commit(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     mut script: Script,
 ) -> Result<(Script, Result<(), Stop>), TxError> {
     let mut got = Got::Nothing;
@@ -89,7 +89,7 @@ async fn run_to_commit(
 
 /// Makes a request, and returns its result; `None` if it is the request for the commit.
 async fn make_request(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     want: Want,
     address: Address,
     payload: usize,

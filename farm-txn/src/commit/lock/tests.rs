@@ -51,9 +51,9 @@ fn body(
 fn a_lock_record_with_an_error_in_the_middle_leaves_nothing_locked() {
     let cluster = TestCluster::start("txn-primary", Config::tiny_for(1, 1), crate::attach);
     let objects = crate::block_on(&cluster.machines[0], 0, async |farm| {
-        let mut tx = farm.begin();
+        let tx = farm.begin().await.unwrap();
         let [one, two] = [tx.alloc(8, None).await?, tx.alloc(8, None).await?];
-        let objects = [tx.address(one)?, tx.address(two)?];
+        let objects = [tx.address(one).await?, tx.address(two).await?];
         tx.commit().await.map(|()| objects)
     });
     let objects = objects.unwrap().unwrap();

@@ -293,7 +293,7 @@ fn counted(worker: &mut Worker, client: usize, result: Result<Count, GraphError>
 /// Makes a request in the transaction of a task.
 pub(super) async fn in_task(
     farm: &Handle,
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     client: usize,
     request: &GraphRequest,
     targets: Targets,
@@ -367,7 +367,7 @@ pub(super) async fn in_task(
 
 /// Makes in the transaction of a task a request that changes or deletes something if it exists.
 async fn change_in_task(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     request: &GraphRequest,
     node: FatPointer,
 ) -> Result<bool, TxError> {

@@ -118,7 +118,7 @@ fn committed(worker: &mut Worker, client: usize, result: Result<(), TxError>) {
 }
 
 async fn run_task(farm: &Handle, client: usize) -> Result<(), TxError> {
-    let mut tx = farm.begin();
+    let tx = farm.begin().await.unwrap();
     let wrong = loop {
         let next = move |worker: &mut Worker| {
             let pending = pending(worker, client)?;
@@ -129,7 +129,7 @@ async fn run_task(farm: &Handle, client: usize) -> Result<(), TxError> {
         let Some((request, targets)) = farm.with_worker(next).await? else {
             break None;
         };
-        match in_task(farm, &mut tx, client, &request, targets).await? {
+        match in_task(farm, *tx, client, &request, targets).await? {
             Ok(result) => {
                 farm.with_worker(move |worker| {
                     if let Some(pending) = pending(worker, client) {

@@ -66,7 +66,7 @@ fn got_all(worker: &mut Worker, client: usize, result: Result<Results<'_>, &Grap
 
 /// Makes several reads in the transaction of a task.
 pub(super) async fn in_task(
-    tx: &mut Transaction,
+    tx: Transaction<'_>,
     requests: &[GraphRequest],
     nodes: &[FatPointer],
 ) -> Result<Vec<OwnedFound>, TxError> {

@@ -136,8 +136,8 @@ impl Driven<'_> {
     /// Adds the node that counts ids without gaps.
     fn create_sequence(&self, next: u64) -> anyhow::Result<()> {
         let create = async move |farm: Handle| {
-            let start = async |tx: &mut _| store::start_ids(tx, NODE_TYPE, next).await;
-            farm.transact(start).await
+            farm.transact(async |tx| store::start_ids(tx, NODE_TYPE, next).await)
+                .await
         };
         block_on(self.machine, 0, create)??;
         Ok(())

@@ -1,0 +1,177 @@
+//! The future of a call.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use farm_core::worker::Worker;
+
+use super::answers::{Answer, Dropped, RunKey, Slot, Waits};
+use super::here;
+use super::queue::{Stopped, TaskQueue};
+use super::reply;
+use super::run;
+use super::runs;
+use super::tasks;
+
+/// A call to a worker: the future of its answer.
+///
+/// If the calling thread polls a task of that worker, the call starts at once. Otherwise it is queued for the worker.
+///
+/// If it is dropped before it completes, an answer that arrives later is discarded, and the transaction on which it
+/// works ends.
+pub struct Call<'q, S, F> {
+    queue: &'q Arc<TaskQueue>,
+    run: Option<RunKey>,
+    state: State<S>,
+    finish: Option<F>,
+}
+
+enum State<S> {
+    New(S),
+    /// The entry is with the worker.
+    OnWorker(u32),
+    /// The entry is in the queue.
+    InQueue(u32),
+    Ended,
+}
+
+// Nothing in a call is pinned.
+impl<S, F> Unpin for Call<'_, S, F> {}
+
+impl<'q, S, F> Call<'q, S, F> {
+    pub(super) fn new(queue: &'q Arc<TaskQueue>, run: Option<RunKey>, start: S, finish: F) -> Self {
+        Self {
+            queue,
+            run,
+            state: State::New(start),
+            finish: Some(finish),
+        }
+    }
+}
+
+impl<S, F, T> Future for Call<'_, S, F>
+where
+    S: FnOnce(&mut Worker, Slot) + Send + 'static,
+    F: FnOnce(&mut Answer) -> T,
+{
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let this = self.get_mut();
+        match std::mem::replace(&mut this.state, State::Ended) {
+            State::New(start) => this.begin(start, context),
+            State::OnWorker(index) => this.poll_on_worker(index, context),
+            State::InQueue(index) => this.poll_in_queue(index, context),
+            State::Ended => panic!("a call was polled again after it had completed"),
+        }
+    }
+}
+
+impl<S, F, T> Call<'_, S, F>
+where
+    S: FnOnce(&mut Worker, Slot) + Send + 'static,
+    F: FnOnce(&mut Answer) -> T,
+{
+    #[inline]
+    fn begin(&mut self, start: S, context: &Context<'_>) -> Poll<T> {
+        let mut start = Some(start);
+        let begun = here::with_worker(self.queue.id, |worker| {
+            let start = start.take()?;
+            let index = tasks(worker).answers.open(self.run);
+            run::begin_call(worker, self.run);
+            start(worker, Slot::of_worker(index));
+            Some(self.take_or_wait(worker, index, context))
+        });
+        if let Some(polled) = begun.flatten() {
+            return polled;
+        }
+        let start = start.expect("a call that no worker has started was not started");
+        match self.queue.call(self.run, Box::new(start), context) {
+            Ok(index) => {
+                self.state = State::InQueue(index);
+                Poll::Pending
+            }
+            Err(Stopped) => self.complete(&mut Answer::stopped()),
+        }
+    }
+
+    #[inline]
+    fn take_or_wait(&mut self, worker: &mut Worker, index: u32, context: &Context<'_>) -> Poll<T> {
+        let tasks = tasks(worker);
+        if tasks.answers.is_answered(index) {
+            let taken = self.complete(tasks.answers.answer(index));
+            tasks.answers.close(index);
+            return taken;
+        }
+        self.state = State::OnWorker(index);
+        match tasks.polled(context.waker()) {
+            Some(task) => _ = tasks.answers.wait(index, Waits::Task(task)),
+            None => _ = tasks.answers.wait_for(index, context),
+        }
+        Poll::Pending
+    }
+
+    fn complete(&mut self, answer: &mut Answer) -> Poll<T> {
+        let finish = self.finish.take();
+        let finish = finish.expect("a call completes once");
+        Poll::Ready(finish(answer))
+    }
+
+    #[inline]
+    fn poll_on_worker(&mut self, index: u32, context: &Context<'_>) -> Poll<T> {
+        let polled = here::with_worker(self.queue.id, |worker| {
+            self.take_or_wait(worker, index, context)
+        });
+        polled.unwrap_or_else(|| self.move_away(index, context))
+    }
+
+    /// Continues a call that its task has begun on the worker, and that another thread polls now.
+    #[cold]
+    fn move_away(&mut self, index: u32, context: &Context<'_>) -> Poll<T> {
+        let Ok(to) = self.queue.receive(context) else {
+            return self.complete(&mut Answer::stopped());
+        };
+        self.queue
+            .request(move |worker| reply::move_answer(worker, index, Slot::of_queue(to)));
+        self.state = State::InQueue(to);
+        Poll::Pending
+    }
+
+    fn poll_in_queue(&mut self, index: u32, context: &Context<'_>) -> Poll<T> {
+        match self.queue.poll(index, context) {
+            Poll::Ready(mut answer) => self.complete(&mut answer),
+            Poll::Pending => {
+                self.state = State::InQueue(index);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<S, F> Drop for Call<'_, S, F> {
+    fn drop(&mut self) {
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::New(_) | State::Ended => return,
+            State::OnWorker(index) => {
+                let drop_here = move |worker: &mut Worker| reply::drop_call(worker, index);
+                if here::with_worker(self.queue.id, drop_here).is_none() {
+                    self.queue.request(drop_here);
+                }
+            }
+            State::InQueue(index) => match self.queue.drop_call(index) {
+                Dropped::Waiting(waits) => drop(waits),
+                Dropped::Answered(answer) => {
+                    if let Some(undo) = answer.undo {
+                        let words = answer.words;
+                        self.queue.request(move |worker| undo(worker, words));
+                    }
+                }
+            },
+        }
+        if let Some(run) = self.run {
+            runs::spoil_from(self.queue, run);
+        }
+    }
+}

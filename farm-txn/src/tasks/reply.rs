@@ -1,0 +1,98 @@
+//! Answers calls, and wakes the tasks that wait for them.
+
+use farm_core::worker::Worker;
+
+use super::answers::{Answer, Dropped, Follows, Place, Slot, Waits};
+use super::{run, tasks};
+
+/// Makes a task of this worker ready to be polled.
+#[inline]
+pub(super) fn wake(worker: &mut Worker, task: usize) {
+    let own = tasks(worker);
+    own.ready.push_back(task);
+    if !std::mem::replace(&mut own.runs, true) {
+        let poll = own.poll;
+        worker.defer(poll);
+    }
+}
+
+/// Answers a call: `fill` stores the answer, and the task that waits for it is woken. Each call is answered once.
+#[inline]
+pub fn answer(worker: &mut Worker, slot: Slot, fill: impl FnOnce(&mut Answer)) {
+    let own = tasks(worker);
+    let (run, failed) = match slot.place() {
+        Place::Worker(index) => {
+            let answer = own.answers.answer(index);
+            fill(answer);
+            let failed = answer.error.clone();
+            (own.answers.run(index), failed)
+        }
+        Place::Queue(index) => own.queue.fill(index, |answer, run| {
+            fill(answer);
+            (run, answer.error.clone())
+        }),
+    };
+    if let Some(run) = run
+        && let Some(instead) = run::end_call(worker, run, failed)
+    {
+        with_answer(worker, slot, |answer| answer.error = Some(instead));
+    }
+    complete(worker, slot);
+}
+
+/// Accesses the answer of a call that is not complete.
+pub fn with_answer<R>(worker: &mut Worker, slot: Slot, work: impl FnOnce(&mut Answer) -> R) -> R {
+    let own = tasks(worker);
+    match slot.place() {
+        Place::Worker(index) => work(own.answers.answer(index)),
+        Place::Queue(index) => own.queue.fill(index, |answer, _| work(answer)),
+    }
+}
+
+#[inline]
+fn complete(worker: &mut Worker, slot: Slot) {
+    let own = tasks(worker);
+    let follows = match slot.place() {
+        Place::Worker(index) => own.answers.answered(index),
+        Place::Queue(index) => own.queue.answered(index),
+    };
+    match follows {
+        Follows::Wake(Waits::Task(task)) => wake(worker, task),
+        Follows::Wake(Waits::Nobody) | Follows::Undo(None) => {}
+        Follows::Wake(Waits::Waker(waker)) => waker.wake(),
+        Follows::Wake(Waits::Other(to)) => {
+            if let Place::Worker(index) = slot.place() {
+                pass_on(worker, index, to);
+            }
+        }
+        Follows::Undo(Some((undo, words))) => undo(worker, words),
+    }
+}
+
+/// Passes the answer of a call on to another slot, when it has arrived.
+#[cold]
+pub(super) fn move_answer(worker: &mut Worker, from: u32, to: Slot) {
+    let own = tasks(worker);
+    match own.answers.is_answered(from) {
+        true => pass_on(worker, from, to),
+        false => drop(own.answers.wait(from, Waits::Other(to))),
+    }
+}
+
+fn pass_on(worker: &mut Worker, from: u32, to: Slot) {
+    let own = tasks(worker);
+    let answer = std::mem::take(own.answers.answer(from));
+    own.answers.close(from);
+    with_answer(worker, to, |place| *place = answer);
+    complete(worker, to);
+}
+
+/// Handles that a call of a task of this worker is dropped.
+pub(super) fn drop_call(worker: &mut Worker, index: u32) {
+    let dropped = tasks(worker).answers.drop_call(index);
+    if let Dropped::Answered(answer) = dropped
+        && let Some(undo) = answer.undo
+    {
+        undo(worker, answer.words);
+    }
+}
