@@ -7,21 +7,25 @@
 //! [`farm_txn`] (transactions), [`farm_kv`] (the hashtable), [`farm_graph`] (the graph store). The `farm`
 //! command is another package, `farm-command`.
 //!
-//! # Embedding a cluster
-//!
-//! Three machines in one process, with the same shared memory and rings as between processes: put, get, and a
-//! transaction with continuations.
-//!
 //! ```
-#![doc = include_str!("../examples/embedded.rs")]
+#![doc = include_str!("../examples/account.rs")]
 //! ```
 //!
-//! # Transactions as `async` functions
+//! [`Cluster`] starts a cluster, or joins one. [`Farm`] is the access to it, from any thread and runtime; [`Table`]s and
+//! [`Ptr`]s to objects are used with it alone, and inside of transactions. [`Error`] is what goes wrong.
 //!
-//! A bank: transfers between accounts on all machines, retried after conflicts.
+//! # Examples
+//!
+//! An order service on three machines.
 //!
 //! ```
-#![doc = include_str!("../examples/bank_transfer.rs")]
+#![doc = include_str!("../examples/order_service.rs")]
+//! ```
+//!
+//! A tokio program.
+//!
+//! ```
+#![doc = include_str!("../examples/tokio.rs")]
 //! ```
 //!
 //! A sorted linked list over all machines, compared with a set.
@@ -29,38 +33,72 @@
 //! ```
 #![doc = include_str!("../examples/linked_list.rs")]
 //! ```
+//!
 //! A table and its index, kept consistent by transactions over both.
 //!
 //! ```
 #![doc = include_str!("../examples/secondary_index.rs")]
 //! ```
 //!
-//! # Graphs
-//!
 //! A graph from an edge list, with a breadth-first search and a two-hop query.
 //!
 //! ```
 #![doc = include_str!("../examples/graph_search.rs")]
 //! ```
+//!
+//! # Continuations
+//!
+//! The first interface of the platform is that of the paper (`FaRM'14` figure 6): functions that take a continuation, on the
+//! worker that runs it. They are in [`farm_txn::api`], and the interface above is written with them. A put, a get and a
+//! transaction with continuations:
+//!
+//! ```
+#![doc = include_str!("../examples/continuations.rs")]
+//! ```
 #![forbid(unsafe_code)]
 
+mod catalog;
+mod cluster;
+mod error;
+mod farm;
+mod key;
 pub mod prelude;
+mod ptr;
+mod signals;
+mod table;
+mod tx;
+
+use std::sync::Arc;
+
+use farm_core::machine::Attach;
+use farm_core::worker::Worker;
+
+pub use bytemuck;
+pub use catalog::MAX_NAME_BYTES;
+pub use cluster::{Cluster, Starting};
+pub use error::{Error, Kind, Result};
+pub use farm::{Access, Farm, LocalFarm};
+pub use farm_core::mem::Ptr;
+pub use key::{Key, MAX_KEY_BYTES};
+pub use table::{Table, Value};
+pub use tx::Tx;
 
 pub use farm_core;
 pub use farm_graph;
 pub use farm_kv;
 pub use farm_txn;
 
+/// Returns the function that attaches transactions, the hashtable and the graph store to a worker. [`start_all`](farm_core::machine::start_all)
+/// takes this function.
+pub fn layers() -> Attach {
+    Arc::new(|worker: &mut Worker| {
+        farm_txn::attach(worker);
+        farm_kv::attach(worker);
+        farm_graph::attach(worker);
+    })
+}
+
 /// The examples of the README, as doc tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_readme_contains_the_embedded_example() {
-        let readme = include_str!("../README.md");
-        assert!(readme.contains(include_str!("../examples/embedded.rs")));
-    }
-}

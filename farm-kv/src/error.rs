@@ -55,6 +55,17 @@ pub enum KvError {
          farm_kv::blocking::open), and use it when that has succeeded"
     )]
     NotOpen(u16),
+    /// The table needs more memory than the configuration gives the cluster.
+    #[error(
+        "the table needs {needed} bytes, but all machines together have at most {most}; raise memory.per_machine_bytes, \
+         or make the table smaller"
+    )]
+    TooLarge {
+        /// Bytes of all buckets.
+        needed: u64,
+        /// Most bytes of all machines.
+        most: u64,
+    },
     /// A shard does not fit into the memory of its machine.
     #[error(
         "machine {machine} has no room for its shards: {why}; raise memory.per_machine_bytes, or make the table \

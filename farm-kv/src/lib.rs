@@ -24,6 +24,7 @@ pub mod ops;
 mod owner;
 mod pending;
 pub mod shard;
+mod sizing;
 mod state;
 pub mod table;
 pub mod tasks;
@@ -39,8 +40,9 @@ pub use open::open;
 pub use ops::change;
 pub use owner::{ChangeCounters, change_counters};
 pub use pending::{ChangeCont, GetCont, Value};
+pub use sizing::spec_for;
 pub use state::{LookupCounters, counters};
-pub use table::{TableId, TableSpec};
+pub use table::{SPEC_BYTES, TableId, TableSpec};
 pub use tx::left_over;
 
 /// Bytes of the keys of most tables. Other lengths are possible: [`TableSpec::key_bytes`].

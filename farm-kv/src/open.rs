@@ -22,7 +22,7 @@ const ANOTHER_TABLE: u8 = 1;
 /// Reply of an owner that cannot open the table.
 const IMPOSSIBLE: u8 = 2;
 /// Maximum number of shards of a table.
-const MAX_SHARDS: u32 = 1 << 20;
+pub(crate) const MAX_SHARDS: u32 = 1 << 20;
 /// Interval between requests while an owner is still creating its shards.
 const ASK_AGAIN: Duration = Duration::from_micros(200);
 /// Buckets that are initialised in one turn.

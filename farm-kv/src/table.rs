@@ -12,7 +12,7 @@ use crate::shard::Delta;
 use crate::{KEY_BYTES, KvError};
 
 /// Bytes of an encoded specification.
-pub(crate) const SPEC_BYTES: usize = 30;
+pub const SPEC_BYTES: usize = 30;
 
 /// Specification of a table. All workers open it with the same specification.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -76,8 +76,8 @@ impl TableSpec {
         Self { key_bytes, ..self }
     }
 
-    /// Encodes the specification.
-    pub(crate) fn to_bytes(self) -> [u8; SPEC_BYTES] {
+    /// Encodes the specification, for messages and for catalogs.
+    pub fn to_bytes(self) -> [u8; SPEC_BYTES] {
         let mut bytes = [0; SPEC_BYTES];
         bytes[..2].copy_from_slice(&self.id.to_le_bytes());
         bytes[2..6].copy_from_slice(&self.neighbourhood.to_le_bytes());
@@ -89,7 +89,7 @@ impl TableSpec {
     }
 
     /// Decodes a specification. Whether such a table is possible is checked when it is opened.
-    pub(crate) fn from_bytes(bytes: &[u8; SPEC_BYTES]) -> Self {
+    pub fn from_bytes(bytes: &[u8; SPEC_BYTES]) -> Self {
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| bytes[at + byte]));
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         Self {
@@ -100,6 +100,12 @@ impl TableSpec {
             shards: word(6),
             buckets: word(10),
         }
+    }
+
+    /// Returns the table of this specification. Until it is open on a worker, operations on it there return
+    /// [`KvError::NotOpen`].
+    pub fn table(&self) -> TableId {
+        TableId(self.id)
     }
 
     /// Returns the number of slots in the buckets of all shards.

@@ -80,17 +80,36 @@ impl ChangeKind {
 /// # Errors
 /// The errors of [`crate::open`], as a [`TxError`]; [`TxError::Stopped`].
 pub async fn open(farm: &Handle, spec: TableSpec) -> Result<TableId, TxError> {
-    let start = move |worker: &mut Worker, slot| {
-        let opened = |worker: &mut Worker, slot, opened: Result<TableId, KvError>| {
-            let store = |answer: &mut Answer, table: TableId| answer.words[0] = table.0.into();
-            answer(worker, slot, |answer| {
-                answer.set(opened.map_err(TxError::from), store)
-            });
-        };
-        crate::open(worker, spec, Cont::new(opened, slot));
+    farm.call(opening(spec), opened).await
+}
+
+/// As [`open`], while a transaction runs: the table is open afterwards, even if the transaction aborts.
+///
+/// # Errors
+/// As [`open`]; [`TxError::Ended`].
+pub async fn open_within(tx: Transaction<'_>, spec: TableSpec) -> Result<TableId, TxError> {
+    tx.call(opening(spec), opened).await
+}
+
+fn opening(spec: TableSpec) -> impl FnOnce(&mut Worker, Slot) + Send + 'static {
+    let ended = |worker: &mut Worker, slot, opened: Result<TableId, KvError>| {
+        let store = |answer: &mut Answer, table: TableId| answer.words[0] = table.0.into();
+        let opened = opened.map_err(TxError::from);
+        answer(worker, slot, |answer| answer.set(opened, store));
     };
-    let finish = |answer: &mut Answer| Ok(TableId(answer.ok()?.words[0] as u16));
-    farm.call(start, finish).await
+    move |worker, slot| crate::open(worker, spec, Cont::new(ended, slot))
+}
+
+fn opened(answer: &mut Answer) -> Result<TableId, TxError> {
+    Ok(TableId(answer.ok()?.words[0] as u16))
+}
+
+/// Returns whether an operation failed because its table is not open on the worker.
+pub fn is_not_open(error: &TxError) -> bool {
+    let TxError::Layer(error) = error else {
+        return false;
+    };
+    matches!(error.downcast_ref(), Some(KvError::NotOpen(_)))
 }
 
 /// Looks up a key without a transaction: see [`crate::get`]. Returns what `read` makes of the value. If too many reads
@@ -242,7 +261,7 @@ fn found_in_tx(worker: &mut Worker, slot: Slot, found: Result<Option<ValueRef>, 
 /// Changes a table when the transaction commits: see [`crate::tx::change`].
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub async fn change(
     tx: Transaction<'_>,
     table: TableId,

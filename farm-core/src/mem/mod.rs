@@ -21,6 +21,7 @@ mod hook;
 mod lines;
 mod mapping;
 mod pages;
+mod ptr;
 mod words;
 
 pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
@@ -30,6 +31,7 @@ pub use hook::Hook;
 pub use lines::LineLoads;
 pub use mapping::{Access, Mapping, MappingError};
 pub use pages::HUGE_PAGE_BYTES;
+pub use ptr::Ptr;
 pub use words::Memory;
 
 /// Bytes in a cache line: the unit that a one-sided read returns untorn (`FaRM'14 §3.5`).

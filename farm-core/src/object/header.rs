@@ -9,6 +9,7 @@
 
 use crate::alloc::SizeClass;
 use crate::ids::Address;
+use crate::mem::Ptr;
 
 /// Lock mode of an object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -227,6 +228,12 @@ impl FatPointer {
             address: Address::from_bits(words[0])?,
             expected: (!expected.is_allocated()).then_some(expected)?,
         })
+    }
+}
+
+impl<T> From<FatPointer> for Ptr<T> {
+    fn from(pointer: FatPointer) -> Self {
+        Self::from_words(pointer.to_words())
     }
 }
 

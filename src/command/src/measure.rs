@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use farm_bench::report::{Header, Measured, Report, Started};
+use farm_core::config::Config;
 use farm_core::config::host::HostFacts;
-use farm_core::config::{Config, rounded_size};
 use farm_kv::config::TableConfig;
-use farm_kv::layout::Layout;
 use farm_kv::{KEY_BYTES, TableSpec};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -281,26 +280,6 @@ pub(crate) fn table_spec(
         );
         return Err(Usage::error(why));
     }
-    let h = table.neighbourhood;
-    let layout = Layout::new(h, KEY_BYTES, value_bytes)?;
-    let owners = config.total_workers() as u32;
-    let region = config.memory.region_bytes - config.memory.block_bytes;
-    let mut shards = owners * table.shards_per_worker;
-    loop {
-        let spec = TableSpec::sized(id, h, value_bytes, shards, pairs, table.occupancy)?;
-        let bytes = (u64::from(spec.buckets) + 1) * layout.bucket_bytes() as u64;
-        if bytes <= region {
-            return Ok(spec);
-        }
-        if spec.buckets == 1 {
-            let why = format!(
-                "memory.region_bytes is {}, but the smallest shard of the table needs {} in addition to a block; raise \
-                 memory.region_bytes or lower memory.block_bytes",
-                rounded_size(config.memory.region_bytes),
-                rounded_size(bytes)
-            );
-            return Err(Usage::error(why));
-        }
-        shards = shards.saturating_add(owners);
-    }
+    let spec = farm_kv::spec_for(config, id, (KEY_BYTES, value_bytes), pairs);
+    spec.map_err(|error| Usage::error(error.to_string()))
 }

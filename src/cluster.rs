@@ -1,0 +1,274 @@
+//! Clusters, of which all machines or one machine run in this process.
+
+use std::future::Future;
+use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use farm_core::config::Config;
+use farm_core::ids::MachineId;
+use farm_core::machine::{Machine, start_all};
+use farm_kv::TableSpec;
+use farm_txn::Handle;
+
+use crate::catalog;
+use crate::error::{Error, Kind, Result};
+use crate::farm::Farm;
+use crate::key::Key;
+use crate::layers;
+use crate::signals::Signals;
+use crate::table::{Table, Value};
+
+/// Bytes of a region of a cluster in one process.
+const LOCAL_REGION_BYTES: u64 = 64 << 20;
+/// Most bytes of a machine of a cluster in one process.
+const LOCAL_MACHINE_BYTES: u64 = 1 << 30;
+/// Time for which a machine waits for the others of its cluster.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A cluster, with the machines that run in this process. Dropping it stops them, as does the end of the process by a
+/// signal such as Ctrl-C, and removes all of their files.
+pub struct Cluster {
+    config: Config,
+    machines: Arc<Mutex<Vec<Machine>>>,
+    farms: Vec<Farm>,
+    /// Stops the machines when the process ends by a signal.
+    _signals: Signals,
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cluster({:?})", self.config.cluster.name)
+    }
+}
+
+/// A cluster that has not started: see [`Cluster::local`] and [`Cluster::from_config`].
+#[derive(Debug)]
+#[must_use = "a cluster runs after `start`"]
+pub struct Starting {
+    config: Result<Config>,
+    own: Own,
+}
+
+/// The machines that run in this process.
+#[derive(Clone, Copy, Debug)]
+enum Own {
+    All,
+    One(MachineId),
+}
+
+impl Cluster {
+    /// Describes a cluster of `machines` machines, with one worker each, all of which run in this process. They have the
+    /// same shared memory and message rings as in processes of their own. Each of them has up to 1 GiB of memory, which it
+    /// takes in parts of 64 MiB when it needs it.
+    pub fn local(machines: u16) -> Starting {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let most = farm_core::limits::MAX_MACHINES;
+        if machines == 0 || usize::from(machines) > most {
+            let text = format!(
+                "a cluster of {machines} machines is not possible: it has between 1 and {most}"
+            );
+            return Starting::refused(Error::new(Kind::Invalid, text));
+        }
+        let mut config = farm_kv::config::default_for(machines, 1);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        config.cluster.name = format!("local-{}-{number}", std::process::id());
+        config.memory.region_bytes = LOCAL_REGION_BYTES;
+        config.memory.per_machine_bytes = LOCAL_MACHINE_BYTES;
+        Self::from_config(config)
+    }
+
+    /// Describes the cluster of a configuration, all of whose machines run in this process.
+    pub fn from_config(config: Config) -> Starting {
+        Starting {
+            config: Ok(config),
+            own: Own::All,
+        }
+    }
+
+    /// As [`Cluster::from_config`], with the configuration in a file.
+    pub fn from_file(path: impl AsRef<Path>) -> Starting {
+        Starting {
+            config: load(path.as_ref()),
+            own: Own::All,
+        }
+    }
+
+    /// Describes one machine, of the cluster of a configuration in a file, that runs in this process. The others run
+    /// elsewhere: in other programs, or as `farm node`.
+    pub fn join(path: impl AsRef<Path>, machine: MachineId) -> Starting {
+        Starting {
+            config: load(path.as_ref()),
+            own: Own::One(machine),
+        }
+    }
+
+    /// Returns the configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Returns the access to the cluster through the first machine of this process.
+    pub fn farm(&self) -> Farm {
+        self.farms[0].clone()
+    }
+
+    /// Returns the access to the cluster through each machine of this process.
+    pub fn farms(&self) -> &[Farm] {
+        &self.farms
+    }
+
+    /// Calls `body` with the access to the cluster, and runs its future on this thread until it completes. The future
+    /// need not be `Send`, and may borrow from the caller.
+    pub fn block_on<R, Fut: Future<Output = R>>(&self, body: impl FnOnce(Farm) -> Fut) -> R {
+        pollster::block_on(body(self.farm()))
+    }
+
+    /// Creates a table for about `pairs` pairs, in the memory of all machines, or opens it if it exists. More pairs fit,
+    /// but lookups get slower.
+    ///
+    /// # Errors
+    /// [`Kind::Exists`] if there is a table of this name for another number of pairs, or with keys or values of other
+    /// sizes; [`Kind::Invalid`] if the name is empty or longer than 64 bytes, or if no such table is possible;
+    /// [`Kind::Full`].
+    pub fn create_table<K: Key, V: Value>(&self, name: &str, pairs: u64) -> Result<Table<K, V>> {
+        let wanted = self.specification::<K, V>(name, pairs)?;
+        let farm = self.farm();
+        pollster::block_on(async {
+            let worker = farm.worker();
+            let (spec, is_new) = catalog::create(worker, name, wanted).await?;
+            if let Err(error) = open(&self.farms, name, spec).await {
+                // So that a table of this name can be created for fewer pairs. What it has taken of the memory stays taken.
+                if is_new {
+                    catalog::remove(worker, name, &spec).await?;
+                }
+                return Err(error);
+            }
+            Table::of(name, spec)
+        })
+    }
+
+    /// Finds a table by its name.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; [`Kind::Invalid`] if its keys or values have other sizes than `K` and `V`.
+    pub fn open_table<K: Key, V: Value>(&self, name: &str) -> Result<Table<K, V>> {
+        let farm = self.farm();
+        pollster::block_on(async {
+            let found = catalog::find(farm.worker(), name).await?;
+            let spec = found.ok_or_else(|| Error::not_found(format!("table {name:?}")))?;
+            let table = Table::of(name, spec)?;
+            open(&self.farms, name, spec).await?;
+            Ok(table)
+        })
+    }
+
+    /// Returns the specification of a new table, except its number.
+    fn specification<K: Key, V: Value>(&self, name: &str, pairs: u64) -> Result<TableSpec> {
+        let sizes = (K::BYTES, size_of::<V>());
+        let spec = farm_kv::spec_for(&self.config, 0, sizes, pairs.max(1));
+        spec.map_err(|error| {
+            Error::from(error).during(format_args!("cannot create the table {name:?}"))
+        })
+    }
+
+    /// Stops the machines of this process, and returns why they have stopped if it was not for this.
+    ///
+    /// # Errors
+    /// [`Kind::Stopped`]: the first machine's reason.
+    pub fn stop(self) -> Result<()> {
+        stop(&self.machines)
+    }
+}
+
+fn load(path: &Path) -> Result<Config> {
+    Ok(farm_kv::config::load(path)?)
+}
+
+/// Opens a table on all workers of this process, so that no operation has to do it first.
+async fn open(farms: &[Farm], name: &str, spec: TableSpec) -> Result<()> {
+    let handles = farms.iter().flat_map(|farm| farm.handles());
+    let opened = handles.map(|handle| farm_kv::tasks::open(handle, spec));
+    let opened = futures_util::future::try_join_all(opened).await;
+    let during = |error| Error::from(error).during(format_args!("cannot open the table {name:?}"));
+    opened.map(drop).map_err(during)
+}
+
+fn stop(machines: &Mutex<Vec<Machine>>) -> Result<()> {
+    let machines = std::mem::take(&mut *machines.lock().unwrap_or_else(PoisonError::into_inner));
+    // All of them stop before the first is waited for, so that none reports the loss of another.
+    for machine in &machines {
+        machine.control().stop();
+    }
+    let stopped = machines.into_iter().map(Machine::stop);
+    // Each is waited for, whatever the others report.
+    let stopped: Vec<_> = stopped.collect();
+    stopped
+        .into_iter()
+        .collect::<Result<(), _>>()
+        .map_err(Error::from)
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        if let Err(error) = stop(&self.machines) {
+            tracing::warn!(%error, "a machine of the cluster had failed");
+        }
+    }
+}
+
+impl Starting {
+    fn refused(error: Error) -> Self {
+        Self {
+            config: Err(error),
+            own: Own::All,
+        }
+    }
+
+    /// Sets the number of workers of each machine.
+    pub fn workers(mut self, workers: u16) -> Self {
+        if let Ok(config) = &mut self.config {
+            config.set_workers(workers);
+        }
+        self
+    }
+
+    /// Sets the value of a key of the configuration, such as `memory.per_machine_bytes` to `4GiB`.
+    pub fn set(mut self, key: &str, value: &str) -> Self {
+        if let Ok(config) = &mut self.config
+            && let Err(error) = config.set(key, value)
+        {
+            self.config = Err(error.into());
+        }
+        self
+    }
+
+    /// Starts the machines of this process, and waits until they are connected with all others of the cluster.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] for a configuration that is not possible; [`Kind::Start`] if the name is in use, memory or a
+    /// device is missing, or the other machines did not appear.
+    pub fn start(self) -> Result<Cluster> {
+        let config = self.config?;
+        let machines = match self.own {
+            Own::All => start_all(&config, &layers())?,
+            Own::One(id) => vec![Machine::start(&config, id, layers(), PATIENCE)?],
+        };
+        let farms = machines.iter().map(|machine| {
+            let handles = (0..machine.workers()).map(|worker| farm_txn::handle(machine, worker));
+            let handles: Vec<Handle> = handles.collect::<Result<_, _>>()?;
+            Ok(Farm::new(machine.id(), handles))
+        });
+        let farms = farms.collect::<Result<Vec<Farm>>>()?;
+        let machines = Arc::new(Mutex::new(machines));
+        let stopped = Arc::clone(&machines);
+        let signals = Signals::watch(move || _ = stop(&stopped));
+        Ok(Cluster {
+            config,
+            machines,
+            farms,
+            _signals: signals,
+        })
+    }
+}
