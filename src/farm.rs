@@ -9,6 +9,7 @@ use std::time::Duration;
 use bytemuck::Pod;
 use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::mem::Ptr;
+use farm_core::worker::Worker;
 use farm_kv::TableSpec;
 use farm_kv::shard::Changed;
 use farm_kv::tasks::{self as kv, Bytes, ChangeKind};
@@ -304,6 +305,17 @@ impl LocalFarm {
     {
         self.handle.spawn(|handle| body(LocalFarm::new(handle)));
     }
+}
+
+/// Starts a task on a worker, from a continuation: see [`Farm::run`].
+///
+/// # Panics
+/// If the layers are not attached to the worker.
+pub fn spawn<Fut>(worker: &mut Worker, body: impl FnOnce(LocalFarm) -> Fut)
+where
+    Fut: Future<Output = ()> + 'static,
+{
+    farm_txn::spawn(worker, |handle| body(LocalFarm::new(handle)));
 }
 
 /// The error of a body, or of its transaction.

@@ -77,7 +77,7 @@ pub use bytemuck;
 pub use catalog::MAX_NAME_BYTES;
 pub use cluster::{Cluster, Starting};
 pub use error::{Error, Kind, Result};
-pub use farm::{Access, Farm, LocalFarm};
+pub use farm::{Access, Farm, LocalFarm, spawn};
 pub use farm_core::mem::Ptr;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use table::{Table, Value};

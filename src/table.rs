@@ -96,6 +96,14 @@ impl<K: Key, V: Value> Table<K, V> {
         Ok(Self { spec, _of })
     }
 
+    /// Returns a table that was opened by its specification, without the catalog.
+    ///
+    /// # Errors
+    /// [`Kind::Invalid`] if its keys or values have other sizes than `K` and `V`.
+    pub fn of_spec(spec: TableSpec) -> Result<Self> {
+        Self::of(&format!("number {}", spec.id), spec)
+    }
+
     /// Returns the specification, for the interfaces below this one.
     pub fn spec(&self) -> &TableSpec {
         &self.spec

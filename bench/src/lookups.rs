@@ -5,12 +5,15 @@
 //! workers, which own seven eighths of the shards and sleep while the lookups run. Only keys of machine 2's shards are
 //! loaded and looked up, so that every lookup is a one-sided read of the other machine's memory.
 
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
+use farm::{LocalFarm, Table};
 use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
@@ -27,6 +30,11 @@ use crate::closed_loop::{self, Clients, ClosedLoop, Ran, start_untimed};
 use crate::counters::{Costs, Counters as _, counters};
 use crate::load::{self, Pairs};
 use crate::recorder::Outcome;
+
+/// Bytes of a value in the measurement of tasks.
+pub const TASK_VALUE_BYTES: usize = 32;
+/// Number of keys that the tasks look up one after another.
+const TASK_KEYS: usize = 1 << 20;
 
 /// Number of workers of the machine that owns the data.
 const OWNERS: u32 = 7;
@@ -71,6 +79,17 @@ pub struct LookupRate {
     pub bucket_bytes: usize,
     /// Pairs loaded per second by all owners together, each into its own shards.
     pub load_pairs_per_s: f64,
+}
+
+/// The rate of lookups by tasks.
+#[derive(Clone, Debug, Serialize)]
+pub struct TaskRate {
+    /// Number of tasks, each of which has one lookup in flight.
+    pub tasks: usize,
+    /// Lookups per second, in the median of the repeats.
+    pub lookups_per_s: f64,
+    /// Lookups per second of every repeat, in ascending order.
+    pub repeats: Vec<f64>,
 }
 
 /// A loaded cluster of two machines in this process. Its methods fail if a machine or a worker fails.
@@ -242,6 +261,99 @@ impl LookupBench {
             load_pairs_per_s: self.load_pairs_per_s,
         })
     }
+}
+
+/// The state of the tasks of a measurement, which all run on one worker.
+struct Tasks {
+    table: Table<Key, [u8; TASK_VALUE_BYTES]>,
+    keys: Vec<Key>,
+    /// Index of the next key.
+    next: Cell<usize>,
+    lookups: Cell<u64>,
+    /// Whether the time is over.
+    over: Cell<bool>,
+    failed: RefCell<Option<String>>,
+}
+
+impl Tasks {
+    /// Looks up one key after another.
+    async fn look_up(self: Rc<Self>, here: LocalFarm) {
+        while !self.over.get() {
+            let next = self.next.get();
+            self.next.set((next + 1) % self.keys.len());
+            match self.table.get(&here, self.keys[next]).await {
+                Ok(Some(_)) => self.lookups.set(self.lookups.get() + 1),
+                Ok(None) => return self.fail("a lookup did not find a loaded key".to_owned()),
+                Err(error) => return self.fail(error.to_string()),
+            }
+        }
+    }
+
+    fn fail(&self, why: String) {
+        self.failed.replace(Some(why));
+        self.over.set(true);
+    }
+}
+
+impl LookupBench {
+    /// Measures lookups by tasks on the worker, through the interface for programs.
+    ///
+    /// # Errors
+    /// If the values of the table do not have [`TASK_VALUE_BYTES`].
+    pub fn measure_tasks(&self, tasks: usize) -> Result<TaskRate> {
+        let table = Table::of_spec(self.spec)?;
+        let (duration, records, count) = (self.options.duration, self.records(), tasks);
+        let mut rates = Vec::new();
+        for repeat in 0..self.options.repeats {
+            let (send, done) = channel();
+            self.machines[0].submit(0, move |worker| {
+                let keys = remote_keys(worker, table.spec().table(), records, repeat as u64 + 1);
+                let tasks = Rc::new(Tasks {
+                    table,
+                    keys,
+                    next: Cell::new(0),
+                    lookups: Cell::new(0),
+                    over: Cell::new(false),
+                    failed: RefCell::new(None),
+                });
+                for _ in 0..count {
+                    let tasks = Rc::clone(&tasks);
+                    farm::spawn(worker, |here| tasks.look_up(here));
+                }
+                farm::spawn(worker, async move |here: LocalFarm| {
+                    let began = Instant::now();
+                    here.sleep(duration).await;
+                    tasks.over.set(true);
+                    let rate = tasks.lookups.get() as f64 / began.elapsed().as_secs_f64();
+                    let result = tasks.failed.take().map_or(Ok(rate), Err);
+                    // Fails if the benchmark has failed and dropped the receiver.
+                    let _ = send.send(result);
+                });
+            })?;
+            let rate = done.recv().context("a worker of the benchmark ended")?;
+            rates.push(rate.map_err(anyhow::Error::msg)?);
+        }
+        rates.sort_by(f64::total_cmp);
+        Ok(TaskRate {
+            tasks,
+            lookups_per_s: rates[rates.len() / 2],
+            repeats: rates,
+        })
+    }
+}
+
+/// Draws keys of other machines.
+fn remote_keys(worker: &mut Worker, table: TableId, records: u64, seed: u64) -> Vec<Key> {
+    let me = worker.me().machine;
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let mut keys = Vec::with_capacity(TASK_KEYS);
+    while keys.len() < TASK_KEYS {
+        let key = key_of(rng.random_range(0..records));
+        if owner(worker, table, &key).expect(OPEN).machine != me {
+            keys.push(key);
+        }
+    }
+    keys
 }
 
 /// Returns the key of a number. The key contains the number unhashed, which is fast: the table hashes keys anyway.

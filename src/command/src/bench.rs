@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use farm_bench::alloc::AllocOptions;
 use farm_bench::commits::{self, CommitOptions, CommitReport};
-use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate};
+use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate, TaskRate};
 use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
 use farm_bench::micro::{Conditions, Launcher, MicroReport, MicroRun, fabric, ring, verbs};
 use farm_bench::report::{Figure, Measured, Started, limit_figures};
@@ -242,6 +242,8 @@ struct LimitResult {
     conditions: Conditions,
     raw: RawLimit,
     lookups: Vec<LookupRate>,
+    /// Lookups by `async` tasks on the worker, for values of 32 bytes.
+    tasks: Vec<TaskRate>,
     /// Lookups of absent keys, with the number of lookups in flight of the first entry of `lookups`.
     misses: LookupRate,
     /// Rate of the fastest lookups, divided by that of the fastest raw reads.
@@ -296,6 +298,13 @@ fn measure_limit(
         progress(&format!("{in_flight} lookups in flight"));
         rates.push(bench.measure(*in_flight as usize, true)?);
     }
+    let mut tasks = Vec::new();
+    if options.value_bytes == lookups::TASK_VALUE_BYTES {
+        for in_flight in &args.in_flight {
+            progress(&format!("{in_flight} tasks"));
+            tasks.push(bench.measure_tasks(*in_flight as usize)?);
+        }
+    }
     let read = rates
         .first()
         .context("cannot measure lookups: --in-flight has no number")?;
@@ -327,6 +336,7 @@ fn measure_limit(
         conditions,
         raw,
         lookups: rates,
+        tasks,
         misses,
         share_of_limit,
     })
@@ -341,6 +351,15 @@ impl Display for LimitResult {
                 f,
                 "  lookups, {:>4} in flight  {:>12.0} /s   {:.4} one-sided reads each",
                 rate.in_flight, rate.lookups_per_s, rate.reads_per_lookup
+            )?;
+        }
+        for (rate, lookups) in self.tasks.iter().zip(&self.lookups) {
+            writeln!(
+                f,
+                "  lookups, {:>4} async tasks {:>11.0} /s   {:.1} % of those in flight",
+                rate.tasks,
+                rate.lookups_per_s,
+                rate.lookups_per_s / lookups.lookups_per_s * 100.0
             )?;
         }
         let rate = &self.misses;
