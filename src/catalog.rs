@@ -10,6 +10,7 @@ use farm_kv::{Change, TableId, TableSpec};
 use farm_txn::{Handle, Transaction, TxError};
 
 use crate::error::{Error, Kind, Result};
+use crate::farm::look_up;
 
 /// Most bytes of a name.
 pub const MAX_NAME_BYTES: usize = 64;
@@ -89,8 +90,7 @@ async fn open(farm: &Handle) -> Result<TableId> {
 /// Returns the specification of a table; `None` if there is no table of this name.
 pub(crate) async fn find(farm: &Handle, name: &str) -> Result<Option<TableSpec>> {
     let key = encode_name(name)?;
-    let catalog = open(farm).await?;
-    let row = tasks::look_up(farm, catalog, key, <[u8]>::to_vec).await?;
+    let row = look_up(farm, &spec(), key, <[u8]>::to_vec).await?;
     row.map(|row| decode(name, &row)).transpose()
 }
 

@@ -363,9 +363,9 @@ pub trait Access: sealed::Sealed + Copy {
     #[doc(hidden)]
     fn look_up<T>(
         self,
-        table: TableSpec,
+        table: &TableSpec,
         key: impl Bytes + Clone,
-        read: impl FnMut(&[u8]) -> T,
+        read: impl Fn(&[u8]) -> T + Copy,
     ) -> impl Future<Output = Result<Option<T>>>;
 
     /// Changes the pair of a key.
@@ -379,20 +379,47 @@ pub trait Access: sealed::Sealed + Copy {
     ) -> impl Future<Output = Result<Changed>>;
 }
 
+/// Looks up a key, and opens the table if it is not open.
 #[inline]
-async fn look_up<T>(
+pub(crate) async fn look_up<T>(
     farm: &Handle,
-    table: TableSpec,
+    table: &TableSpec,
     key: impl Bytes + Clone,
-    mut read: impl FnMut(&[u8]) -> T,
+    read: impl Fn(&[u8]) -> T + Copy,
 ) -> Result<Option<T>> {
-    let found = kv::look_up(farm, table.table(), key.clone(), &mut read).await;
-    match found {
-        Err(error) if kv::is_not_open(&error) => {
-            kv::open(farm, table).await?;
-            Ok(kv::look_up(farm, table.table(), key, read).await?)
+    // The result is written to its place in this future. As the output of the call, it would be copied several times.
+    let (mut value, mut failed) = (None, None);
+    let keep = |found: Result<Option<&[u8]>, TxError>| match found {
+        Ok(found) => value = found.map(read),
+        Err(error) => failed = Some(error),
+    };
+    kv::look_up(farm, table.table(), key.clone(), keep).await;
+    match failed {
+        None => Ok(value),
+        Some(error) => Box::pin(look_up_again(farm, table, key, read, error)).await,
+    }
+}
+
+/// Looks up a key after a failure: opens the table, or waits until fewer reads are in flight.
+#[cold]
+async fn look_up_again<T>(
+    farm: &Handle,
+    table: &TableSpec,
+    key: impl Bytes + Clone,
+    read: impl Fn(&[u8]) -> T + Copy,
+    mut error: TxError,
+) -> Result<Option<T>> {
+    loop {
+        match error {
+            TxError::Busy => kv::when_slot(farm, table.table()).await,
+            error if kv::is_not_open(&error) => _ = kv::open(farm, *table).await?,
+            error => return Err(error.into()),
         }
-        found => Ok(found?),
+        let copy = |found: Result<Option<&[u8]>, TxError>| found.map(|found| found.map(read));
+        match kv::look_up(farm, table.table(), key.clone(), copy).await {
+            Ok(found) => return Ok(found),
+            Err(again) => error = again,
+        }
     }
 }
 
@@ -415,13 +442,13 @@ async fn change(
 
 impl Access for &Farm {
     #[inline]
-    async fn look_up<T>(
+    fn look_up<T>(
         self,
-        table: TableSpec,
+        table: &TableSpec,
         key: impl Bytes + Clone,
-        read: impl FnMut(&[u8]) -> T,
-    ) -> Result<Option<T>> {
-        look_up(self.worker(), table, key, read).await
+        read: impl Fn(&[u8]) -> T + Copy,
+    ) -> impl Future<Output = Result<Option<T>>> {
+        look_up(self.worker(), table, key, read)
     }
 
     async fn change(
@@ -437,13 +464,13 @@ impl Access for &Farm {
 
 impl Access for &LocalFarm {
     #[inline]
-    async fn look_up<T>(
+    fn look_up<T>(
         self,
-        table: TableSpec,
+        table: &TableSpec,
         key: impl Bytes + Clone,
-        read: impl FnMut(&[u8]) -> T,
-    ) -> Result<Option<T>> {
-        look_up(&self.handle, table, key, read).await
+        read: impl Fn(&[u8]) -> T + Copy,
+    ) -> impl Future<Output = Result<Option<T>>> {
+        look_up(&self.handle, table, key, read)
     }
 
     async fn change(
@@ -461,16 +488,25 @@ impl Access for Tx<'_> {
     #[inline]
     async fn look_up<T>(
         self,
-        table: TableSpec,
+        table: &TableSpec,
         key: impl Bytes + Clone,
-        mut read: impl FnMut(&[u8]) -> T,
+        read: impl Fn(&[u8]) -> T + Copy,
     ) -> Result<Option<T>> {
-        match kv::read(self.0, table.table(), key.clone(), &mut read).await {
-            Err(error) if kv::is_not_open(&error) => {
-                kv::open_within(self.0, table).await?;
-                Ok(kv::read(self.0, table.table(), key, read).await?)
+        let (mut value, mut failed) = (None, None);
+        let keep = |found: Result<Option<&[u8]>, TxError>| match found {
+            Ok(found) => value = found.map(read),
+            Err(error) => failed = Some(error),
+        };
+        kv::read(self.0, table.table(), key.clone(), keep).await;
+        match failed {
+            None => Ok(value),
+            Some(error) if kv::is_not_open(&error) => {
+                kv::open_within(self.0, *table).await?;
+                let copy =
+                    |found: Result<Option<&[u8]>, TxError>| found.map(|value| value.map(read));
+                Ok(kv::read(self.0, table.table(), key, copy).await?)
             }
-            found => Ok(found?),
+            Some(error) => Err(error.into()),
         }
     }
 

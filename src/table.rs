@@ -115,9 +115,8 @@ impl<K: Key, V: Value> Table<K, V> {
     /// [`Kind::Lost`], [`Kind::Stopped`]; in a transaction also [`Kind::Conflict`], [`Kind::TooLarge`], [`Kind::Ended`]
     /// and [`Kind::OpenTooLong`].
     #[inline]
-    pub async fn get(&self, at: impl Access, key: K) -> Result<Option<V>> {
-        at.look_up(self.spec, key.to_bytes(), bytemuck::pod_read_unaligned)
-            .await
+    pub fn get(&self, at: impl Access, key: K) -> impl Future<Output = Result<Option<V>>> {
+        at.look_up(&self.spec, key.to_bytes(), bytemuck::pod_read_unaligned)
     }
 
     /// Returns the value of a key, or zeros if there is none.
@@ -144,7 +143,7 @@ impl<K: Key, V: Value> Table<K, V> {
     /// # Errors
     /// As [`Table::get`].
     pub async fn contains(&self, at: impl Access, key: K) -> Result<bool> {
-        let found = at.look_up(self.spec, key.to_bytes(), |_| ()).await?;
+        let found = at.look_up(&self.spec, key.to_bytes(), |_| ()).await?;
         Ok(found.is_some())
     }
 

@@ -35,6 +35,8 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
+use std::future::Future;
+
 use farm_core::worker::{Cont, Worker};
 use farm_txn::tasks::{Answer, Slot, answer, with_answer};
 use farm_txn::{Handle, Transaction, TxError, TxHandle};
@@ -112,37 +114,31 @@ pub fn is_not_open(error: &TxError) -> bool {
     matches!(error.downcast_ref(), Some(KvError::NotOpen(_)))
 }
 
-/// Looks up a key without a transaction: see [`crate::get`]. Returns what `read` makes of the value. If too many reads
-/// are in flight, it waits.
+/// Looks up a key without a transaction: see [`crate::get`]. Returns what `finish` makes of the value, or of the error: it is
+/// called with a reference, so that the value need not be copied.
 ///
-/// # Errors
-/// A [`KvError`], as a [`TxError`]; [`TxError::Stopped`].
-pub async fn look_up<T>(
+/// The error is [`TxError::Busy`] if too many reads are in flight: see [`when_slot`]; a [`KvError`], as a [`TxError`]; or
+/// [`TxError::Stopped`].
+#[inline]
+pub fn look_up<T>(
     farm: &Handle,
     table: TableId,
-    key: impl Bytes + Clone,
-    mut read: impl FnMut(&[u8]) -> T,
-) -> Result<Option<T>, TxError> {
-    loop {
-        let key = key.clone();
-        let start = move |worker: &mut Worker, slot| {
-            let cont = GetCont::new(looked_up, slot);
-            if let Err(error) = crate::get(worker, table, key.as_ref(), cont) {
-                answer(worker, slot, |answer| answer.fail(error.into()));
-            }
-        };
-        let found = farm.call(start, |answer| found(answer, &mut read)).await;
-        if !matches!(found, Err(TxError::Busy)) {
-            return found;
+    key: impl Bytes,
+    finish: impl FnOnce(Result<Option<&[u8]>, TxError>) -> T,
+) -> impl Future<Output = T> {
+    let start = move |worker: &mut Worker, slot| {
+        let cont = GetCont::new(looked_up, slot);
+        if let Err(error) = crate::get(worker, table, key.as_ref(), cont) {
+            answer(worker, slot, |answer| answer.fail(error.into()));
         }
-        wait_for_slot(farm, table).await;
-    }
+    };
+    farm.call(start, |answer| finish(found(answer)))
 }
 
-#[inline]
-fn found<T>(answer: &mut Answer, read: impl FnOnce(&[u8]) -> T) -> Result<Option<T>, TxError> {
+#[inline(always)]
+fn found(answer: &mut Answer) -> Result<Option<&[u8]>, TxError> {
     let answer = answer.ok()?;
-    Ok((answer.words[0] == 1).then(|| read(&answer.bytes)))
+    Ok((answer.words[0] == 1).then_some(&answer.bytes[..]))
 }
 
 #[inline]
@@ -157,8 +153,8 @@ fn looked_up(worker: &mut Worker, slot: Slot, value: Result<Option<&[u8]>, &KvEr
     });
 }
 
-#[cold]
-async fn wait_for_slot(farm: &Handle, table: TableId) {
+/// Waits until there is room for a lookup in a table, after [`look_up`] failed with [`TxError::Busy`].
+pub async fn when_slot(farm: &Handle, table: TableId) {
     let start = move |worker: &mut Worker, slot| {
         let room = |worker: &mut Worker, slot, ()| answer(worker, slot, |_| ());
         match state::kv(worker).tables.open(table) {
@@ -206,39 +202,36 @@ fn outcome(answer: &mut Answer) -> Result<Changed, TxError> {
 /// Looks up a key: see [`crate::tx::get`].
 ///
 /// # Errors
-/// As [`read`].
+/// Those of [`Transaction::read`]; a [`KvError`] as a [`TxError`].
 pub async fn get(
     tx: Transaction<'_>,
     table: TableId,
     key: &[u8],
 ) -> Result<Option<Vec<u8>>, TxError> {
     let key: SmallVec<[u8; KEY_BYTES]> = key.into();
-    read(tx, table, key, <[u8]>::to_vec).await
+    let copy = |found: Result<Option<&[u8]>, TxError>| found.map(|value| value.map(<[u8]>::to_vec));
+    read(tx, table, key, copy).await
 }
 
-/// Looks up a key, as [`get`] does, and returns what `read` makes of the value.
+/// Looks up a key, as [`get`] does. Returns what `finish` makes of the value, or of the error: it is called with a reference,
+/// so that the value need not be copied.
 ///
-/// # Errors
-/// Those of [`Transaction::read`]; a [`KvError`] as a [`TxError`] if the table is not open on the task's worker, or its
-/// keys have another length.
-pub async fn read<T>(
-    tx: Transaction<'_>,
+/// The error is one of those of [`Transaction::read`], or a [`KvError`] as a [`TxError`] if the table is not open on the
+/// task's worker, or its keys have another length.
+#[inline]
+pub fn read<'f, T>(
+    tx: Transaction<'f>,
     table: TableId,
     key: impl Bytes,
-    read: impl FnOnce(&[u8]) -> T,
-) -> Result<Option<T>, TxError> {
+    finish: impl FnOnce(Result<Option<&[u8]>, TxError>) -> T,
+) -> impl Future<Output = T> {
     let handle = tx.handle();
     let start = move |worker: &mut Worker, slot| {
         with_answer(worker, slot, |answer| answer.words[1] = handle.to_context());
-        crate::tx::get(
-            worker,
-            handle,
-            table,
-            key.as_ref(),
-            Cont::new(found_in_tx, slot),
-        );
+        let cont = Cont::new(found_in_tx, slot);
+        crate::tx::get(worker, handle, table, key.as_ref(), cont);
     };
-    tx.call(start, |answer| found(answer, read)).await
+    tx.call(start, |answer| finish(found(answer)))
 }
 
 fn found_in_tx(worker: &mut Worker, slot: Slot, found: Result<Option<ValueRef>, TxError>) {

@@ -87,7 +87,7 @@ pub(crate) struct Tasks {
     current: Option<(usize, usize)>,
     looks: slab::Slab<look::Look>,
     /// Transactions of tasks and of other threads.
-    transactions: slab::Slab<run::Run>,
+    transactions: run::Runs,
     /// Whether a timer checks the open transactions.
     watches: bool,
     /// The time for which a transaction may be open.
@@ -130,18 +130,22 @@ impl Tasks {
         self.wakers[task] = Some(waker.into());
     }
 
-    /// Begins to poll a task. Returns its waker, which [`Tasks::end_poll`] takes back.
+    /// Makes a task ready to be polled. If the event loop must be told, returns the continuation to defer.
+    #[inline]
+    fn make_ready(&mut self, task: usize) -> Option<Cont<()>> {
+        self.ready.push_back(task);
+        let runs = std::mem::replace(&mut self.runs, true);
+        (!runs).then_some(self.poll)
+    }
+
+    /// Begins to poll a task. Returns its waker.
+    #[inline]
     fn begin_poll(&mut self, task: usize) -> TaskWakers {
         let waker = self.wakers[task].take();
         let waker = waker.expect("a task that is not polled has its waker");
         waker.own.rest();
         self.current = Some((task, waker.waker.data().addr()));
         waker
-    }
-
-    fn end_poll(&mut self, task: usize, waker: TaskWakers) {
-        self.current = None;
-        self.wakers[task] = Some(waker);
     }
 
     /// Returns the task that is polled, if this is its waker.

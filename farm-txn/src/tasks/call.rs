@@ -58,6 +58,9 @@ where
 {
     type Output = T;
 
+    // The common path is inlined into the caller's future: as calls, the functions would copy the result through memory
+    // several times.
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let this = self.get_mut();
         match std::mem::replace(&mut this.state, State::Ended) {
@@ -74,13 +77,14 @@ where
     S: FnOnce(&mut Worker, Slot) + Send + 'static,
     F: FnOnce(&mut Answer) -> T,
 {
-    #[inline]
+    #[inline(always)]
     fn begin(&mut self, start: S, context: &Context<'_>) -> Poll<T> {
         let mut start = Some(start);
         let begun = here::with_worker(self.queue.id, |worker| {
             let start = start.take()?;
-            let index = tasks(worker).answers.open(self.run);
-            run::begin_call(worker, self.run);
+            let own = tasks(worker);
+            let index = own.answers.open(self.run);
+            run::begin_call(&mut own.transactions, self.run);
             start(worker, Slot::of_worker(index));
             Some(self.take_or_wait(worker, index, context))
         });
@@ -88,6 +92,12 @@ where
             return polled;
         }
         let start = start.expect("a call that no worker has started was not started");
+        self.queue_up(start, context)
+    }
+
+    /// Queues the call for the worker.
+    #[cold]
+    fn queue_up(&mut self, start: S, context: &Context<'_>) -> Poll<T> {
         match self.queue.call(self.run, Box::new(start), context) {
             Ok(index) => {
                 self.state = State::InQueue(index);
@@ -97,7 +107,7 @@ where
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn take_or_wait(&mut self, worker: &mut Worker, index: u32, context: &Context<'_>) -> Poll<T> {
         let tasks = tasks(worker);
         if tasks.answers.is_answered(index) {
@@ -113,13 +123,14 @@ where
         Poll::Pending
     }
 
+    #[inline(always)]
     fn complete(&mut self, answer: &mut Answer) -> Poll<T> {
         let finish = self.finish.take();
         let finish = finish.expect("a call completes once");
         Poll::Ready(finish(answer))
     }
 
-    #[inline]
+    #[inline(always)]
     fn poll_on_worker(&mut self, index: u32, context: &Context<'_>) -> Poll<T> {
         let polled = here::with_worker(self.queue.id, |worker| {
             self.take_or_wait(worker, index, context)
@@ -139,6 +150,7 @@ where
         Poll::Pending
     }
 
+    #[cold]
     fn poll_in_queue(&mut self, index: u32, context: &Context<'_>) -> Poll<T> {
         match self.queue.poll(index, context) {
             Poll::Ready(mut answer) => self.complete(&mut answer),

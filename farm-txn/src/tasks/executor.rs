@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use farm_core::worker::{Cont, Worker};
 
 use super::answers::Slot;
-use super::queue::{Request, TaskWaker};
+use super::queue::{Request, TaskWaker, TaskWakers};
 use super::reply::wake;
 use super::{TaskFuture, here, run as transactions, tasks};
 
@@ -36,8 +36,9 @@ pub(super) fn run(worker: &mut Worker) {
         match next {
             Some(Request::Do(work)) => work(worker),
             Some(Request::Call(index, start)) => {
-                if let Some(run) = tasks(worker).queue.start(index) {
-                    transactions::begin_call(worker, run);
+                let own = tasks(worker);
+                if let Some(run) = own.queue.start(index) {
+                    transactions::begin_call(&mut own.transactions, run);
                     start(worker, Slot::of_queue(index));
                 }
             }
@@ -63,22 +64,22 @@ pub(super) fn poll_ready(worker: &mut Worker, (): (), (): ()) {
             own.runs = false;
             return;
         };
-        poll(worker, task);
+        let id = own.id;
+        let taken = here::futures(id, |all| all.get_mut(task)?.take());
+        // A task that has ended may have been woken before.
+        if let Some(future) = taken {
+            let waker = own.begin_poll(task);
+            poll(worker, id, (task, future), waker);
+        }
     }
     worker.defer(Cont::new(poll_ready, ()));
 }
 
-/// Polls a task, if it exists: a task that has ended may have been woken before.
+/// Polls a task.
 #[inline]
-fn poll(worker: &mut Worker, task: usize) {
-    let own = tasks(worker);
-    let Some(mut future) = here::futures(own.id, |all| all.get_mut(task)?.take()) else {
-        return;
-    };
-    let id = own.id;
-    let waker = own.begin_poll(task);
+fn poll(worker: &mut Worker, id: u64, (task, mut future): (usize, TaskFuture), waker: TaskWakers) {
     let mut context = Context::from_waker(&waker.waker);
-    let polled = here::polling(worker, || {
+    let pending = here::polling(worker, id, || {
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
         match polled {
             Ok(Poll::Pending) => Some(future),
@@ -89,15 +90,13 @@ fn poll(worker: &mut Worker, task: usize) {
         }
     });
     let own = tasks(worker);
-    match polled {
+    own.current = None;
+    match pending {
         Some(future) => {
-            own.end_poll(task, waker);
+            own.wakers[task] = Some(waker);
             here::futures(id, |all| all[task] = Some(future));
         }
-        None => {
-            own.current = None;
-            here::futures(id, |all| all.remove(task));
-        }
+        None => drop(here::futures(id, |all| all.remove(task))),
     }
 }
 

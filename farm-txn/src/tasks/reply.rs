@@ -8,10 +8,7 @@ use super::{run, tasks};
 /// Makes a task of this worker ready to be polled.
 #[inline]
 pub(super) fn wake(worker: &mut Worker, task: usize) {
-    let own = tasks(worker);
-    own.ready.push_back(task);
-    if !std::mem::replace(&mut own.runs, true) {
-        let poll = own.poll;
+    if let Some(poll) = tasks(worker).make_ready(task) {
         worker.defer(poll);
     }
 }
@@ -19,25 +16,38 @@ pub(super) fn wake(worker: &mut Worker, task: usize) {
 /// Answers a call: `fill` stores the answer, and the task that waits for it is woken. Each call is answered once.
 #[inline]
 pub fn answer(worker: &mut Worker, slot: Slot, fill: impl FnOnce(&mut Answer)) {
+    let now = worker.now();
     let own = tasks(worker);
-    let (run, failed) = match slot.place() {
+    let follows = match slot.place() {
         Place::Worker(index) => {
+            let run = own.answers.run(index);
             let answer = own.answers.answer(index);
             fill(answer);
-            let failed = answer.error.clone();
-            (own.answers.run(index), failed)
+            if let Some(key) = run {
+                run::end_call(&mut own.transactions, now, key, &mut answer.error);
+            }
+            own.answers.answered(index)
         }
-        Place::Queue(index) => own.queue.fill(index, |answer, run| {
-            fill(answer);
-            (run, answer.error.clone())
-        }),
+        Place::Queue(index) => {
+            let transactions = &mut own.transactions;
+            own.queue.fill(index, |answer, run| {
+                fill(answer);
+                if let Some(key) = run {
+                    run::end_call(transactions, now, key, &mut answer.error);
+                }
+            });
+            own.queue.answered(index)
+        }
     };
-    if let Some(run) = run
-        && let Some(instead) = run::end_call(worker, run, failed)
-    {
-        with_answer(worker, slot, |answer| answer.error = Some(instead));
+    match follows {
+        Follows::Wake(Waits::Task(task)) => {
+            if let Some(poll) = own.make_ready(task) {
+                worker.defer(poll);
+            }
+        }
+        Follows::Wake(Waits::Nobody) => {}
+        other => follow(worker, slot, other),
     }
-    complete(worker, slot);
 }
 
 /// Accesses the answer of a call that is not complete.
@@ -49,13 +59,8 @@ pub fn with_answer<R>(worker: &mut Worker, slot: Slot, work: impl FnOnce(&mut An
     }
 }
 
-#[inline]
-fn complete(worker: &mut Worker, slot: Slot) {
-    let own = tasks(worker);
-    let follows = match slot.place() {
-        Place::Worker(index) => own.answers.answered(index),
-        Place::Queue(index) => own.queue.answered(index),
-    };
+/// Does what follows after an answer is complete.
+fn follow(worker: &mut Worker, slot: Slot, follows: Follows) {
     match follows {
         Follows::Wake(Waits::Task(task)) => wake(worker, task),
         Follows::Wake(Waits::Nobody) | Follows::Undo(None) => {}
@@ -83,8 +88,11 @@ fn pass_on(worker: &mut Worker, from: u32, to: Slot) {
     let own = tasks(worker);
     let answer = std::mem::take(own.answers.answer(from));
     own.answers.close(from);
-    with_answer(worker, to, |place| *place = answer);
-    complete(worker, to);
+    if let Place::Queue(index) = to.place() {
+        own.queue.fill(index, |place, _| *place = answer);
+        let follows = own.queue.answered(index);
+        follow(worker, to, follows);
+    }
 }
 
 /// Handles that a call of a task of this worker is dropped.

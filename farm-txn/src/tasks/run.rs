@@ -1,10 +1,8 @@
 //! The transactions of tasks, as their worker knows them, and their calls.
 
 use farm_core::time::Nanos;
-use farm_core::worker::Worker;
 
 use super::answers::{RunKey, Slot};
-use super::tasks;
 use crate::error::TxError;
 use crate::handle::TxHandle;
 
@@ -27,43 +25,47 @@ pub(super) struct Run {
     pub(super) calls: u32,
 }
 
-/// Returns a transaction by its index.
-pub(super) fn run(worker: &mut Worker, index: u32) -> Option<&mut Run> {
-    tasks(worker).transactions.get_mut(index as usize)
-}
+/// The transactions of tasks, by index.
+pub(super) type Runs = slab::Slab<Run>;
 
 /// Returns a transaction if this is its open try.
-pub(super) fn of_try(worker: &mut Worker, key: RunKey) -> Option<&mut Run> {
-    run(worker, key.index).filter(|run| run.tx == Some(key.tx))
+#[inline]
+pub(super) fn of_try(runs: &mut Runs, key: RunKey) -> Option<&mut Run> {
+    let run = runs.get_mut(key.index as usize);
+    run.filter(|run| run.tx == Some(key.tx))
 }
 
 /// Counts a call of a transaction that begins.
 #[inline]
-pub(super) fn begin_call(worker: &mut Worker, key: Option<RunKey>) {
+pub(super) fn begin_call(runs: &mut Runs, key: Option<RunKey>) {
     if let Some(key) = key
-        && let Some(run) = of_try(worker, key)
+        && let Some(run) = of_try(runs, key)
     {
         run.calls += 1;
     }
 }
 
-/// Handles the end of a call of a transaction. If it has failed, the error is noted. Returns the error to report in its
-/// place, if the transaction has ended before.
-pub(super) fn end_call(
-    worker: &mut Worker,
-    key: RunKey,
-    failed: Option<TxError>,
-) -> Option<TxError> {
-    let now = worker.now();
-    let run = of_try(worker, key)?;
+/// Handles the end of a call of a transaction. If it has failed, the error is noted. If the transaction has ended before,
+/// the error becomes the reason for that.
+#[inline]
+pub(super) fn end_call(runs: &mut Runs, now: Nanos, key: RunKey, error: &mut Option<TxError>) {
+    let Some(run) = of_try(runs, key) else {
+        return;
+    };
     run.calls = run.calls.saturating_sub(1);
     run.active = now;
-    let error = failed?;
-    if let (TxError::Ended, Some(why)) = (&error, &run.ended) {
-        return Some(why.clone());
+    if error.is_some() {
+        failed(run, error);
     }
-    if run.conflict.is_none() && !error.rests_on_reads() {
-        run.conflict = Some(error);
+}
+
+#[cold]
+fn failed(run: &mut Run, error: &mut Option<TxError>) {
+    match (&*error, &run.ended) {
+        (Some(TxError::Ended), Some(why)) => *error = Some(why.clone()),
+        (Some(conflict), _) if run.conflict.is_none() && !conflict.rests_on_reads() => {
+            run.conflict = Some(conflict.clone());
+        }
+        _ => {}
     }
-    None
 }

@@ -16,7 +16,7 @@ use super::answers::{RunKey, Slot};
 use super::here;
 use super::queue::TaskQueue;
 use super::reply::answer;
-use super::run::{Run, of_try, run};
+use super::run::{Run, of_try};
 use super::tasks;
 use crate::api;
 use crate::error::TxError;
@@ -48,7 +48,7 @@ pub(super) fn begin(worker: &mut Worker, slot: Slot, inner: bool) {
     let index = insert(worker, slot);
     let (body, done) = (Cont::new(offer, index), Cont::new(done, index));
     let (retried, first) = retry::prepare(worker, body, done, inner);
-    if let Some(run) = run(worker, index) {
+    if let Some(run) = tasks(worker).transactions.get_mut(index as usize) {
         run.retried = Some(retried);
     }
     if first {
@@ -74,7 +74,8 @@ fn insert(worker: &mut Worker, slot: Slot) -> u32 {
 /// Offers a try to the body.
 fn offer(worker: &mut Worker, index: u32, tx: TxHandle) {
     let now = worker.now();
-    let Some(run) = run(worker, index) else {
+    let run = tasks(worker).transactions.get_mut(index as usize);
+    let Some(run) = run else {
         return;
     };
     run.tx = Some(tx);
@@ -102,7 +103,7 @@ fn offer(worker: &mut Worker, index: u32, tx: TxHandle) {
 ///
 /// A transaction that is tried once is committed, or only validated if it has `failed`.
 pub(super) fn end(worker: &mut Worker, key: RunKey, failed: bool, slot: Slot) {
-    let Some(run) = of_try(worker, key) else {
+    let Some(run) = of_try(&mut tasks(worker).transactions, key) else {
         return answer(worker, slot, |answer| answer.fail(TxError::Ended));
     };
     run.slot = Some(slot);
@@ -138,7 +139,7 @@ fn done(worker: &mut Worker, index: u32, outcome: Result<(), TxError>) {
 
 /// Ends a transaction whose body was dropped, or will not run.
 pub(super) fn abandon(worker: &mut Worker, key: RunKey) {
-    if of_try(worker, key).is_none() {
+    if of_try(&mut tasks(worker).transactions, key).is_none() {
         return;
     }
     let run = tasks(worker).transactions.remove(key.index as usize);
@@ -157,7 +158,7 @@ pub(super) fn abandon_from(queue: &Arc<TaskQueue>, key: RunKey) {
 
 /// Ends a try, because a call of it was dropped before it completed.
 fn spoil(worker: &mut Worker, key: RunKey, why: TxError) {
-    let Some(run) = of_try(worker, key) else {
+    let Some(run) = of_try(&mut tasks(worker).transactions, key) else {
         return;
     };
     run.ended.get_or_insert(why);
