@@ -299,11 +299,14 @@ impl LocalFarm {
     }
 
     /// Starts another task on the worker.
-    pub fn spawn<Fut>(&self, body: impl FnOnce(LocalFarm) -> Fut + Send + 'static)
+    ///
+    /// # Panics
+    /// If the calling code is not part of a task of the worker.
+    pub fn spawn<Fut>(&self, body: impl FnOnce(LocalFarm) -> Fut)
     where
         Fut: Future<Output = ()> + 'static,
     {
-        self.handle.spawn(|handle| body(LocalFarm::new(handle)));
+        self.handle.spawn_here(body(self.clone()));
     }
 }
 

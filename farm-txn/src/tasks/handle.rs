@@ -14,6 +14,8 @@ use farm_core::worker::{Cont, Worker};
 
 use super::answers::{Answer, Slot};
 use super::call::Call;
+use super::executor;
+use super::here;
 use super::look::{self, Look};
 use super::queue::TaskQueue;
 use super::reply::answer;
@@ -48,6 +50,13 @@ impl Handle {
         self.queue.me
     }
 
+    /// Returns how often the lock of the worker's queue was taken.
+    #[doc(hidden)]
+    #[cfg(debug_assertions)]
+    pub fn locks(&self) -> u64 {
+        self.queue.locks.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Makes a call to the worker: `start` begins it there, and causes one call of [`answer`] with the slot, at once or
     /// later. `finish` takes the result out of the answer.
     pub fn call<S, F, T>(&self, start: S, finish: F) -> Call<'_, S, F>
@@ -75,6 +84,16 @@ impl Handle {
         F: Future<Output = ()> + 'static,
     {
         self.queue.request(|worker| super::spawn(worker, body));
+    }
+
+    /// As [`Handle::spawn`], from a task of the worker itself. The future need not be `Send`.
+    ///
+    /// # Panics
+    /// If the calling code is not part of a task of this worker.
+    pub fn spawn_here(&self, future: impl Future<Output = ()> + 'static) {
+        let future = Box::pin(future);
+        here::with_worker(self.queue.id, |worker| executor::spawn(worker, future))
+            .expect("`spawn_here` is called by a task of the worker");
     }
 
     /// Reads an object that holds payloads of `payload_bytes`, on any machine, as it was at one moment: without a

@@ -39,6 +39,9 @@ pub(crate) struct TaskQueue {
     inbox: Arc<Inbox>,
     /// Runs the executor.
     run: fn(&mut Worker),
+    /// How often the lock was taken.
+    #[cfg(debug_assertions)]
+    pub(super) locks: AtomicU64,
 }
 
 /// The worker has stopped.
@@ -53,10 +56,14 @@ impl TaskQueue {
             state: Mutex::default(),
             inbox,
             run,
+            #[cfg(debug_assertions)]
+            locks: AtomicU64::new(0),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
+        #[cfg(debug_assertions)]
+        self.locks.fetch_add(1, Ordering::Relaxed);
         self.state
             .lock()
             .expect("no thread panics while it holds the lock of the task queue")
