@@ -168,6 +168,10 @@ impl Cluster {
     fn specification<K: Key, V: Value>(&self, name: &str, pairs: u64) -> Result<TableSpec> {
         let sizes = (K::BYTES, size_of::<V>());
         let spec = farm_kv::spec_for(&self.config, 0, sizes, pairs.max(1));
+        let spec = spec.and_then(|spec| {
+            farm_kv::check_memory(&self.config, &spec)?;
+            Ok(spec)
+        });
         spec.map_err(|error| {
             Error::from(error).during(format_args!("cannot create the table {name:?}"))
         })

@@ -40,7 +40,7 @@ pub use open::open;
 pub use ops::change;
 pub use owner::{ChangeCounters, change_counters};
 pub use pending::{ChangeCont, GetCont, Value};
-pub use sizing::spec_for;
+pub use sizing::{check_memory, spec_for};
 pub use state::{LookupCounters, counters};
 pub use table::{SPEC_BYTES, TableId, TableSpec};
 pub use tx::left_over;

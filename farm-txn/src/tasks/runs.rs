@@ -183,29 +183,26 @@ fn watch(worker: &mut Worker) {
 /// Ends transactions that are open for too long, and lets others run in place of those that wait for something outside.
 fn check(worker: &mut Worker, (): (), (): ()) {
     let now = worker.now();
-    let own = tasks(worker);
-    let longest = own.longest;
-    let (mut idle, mut old) = (Vec::new(), Vec::new());
+    let longest = tasks(worker).longest;
     let mut open = false;
-    for (index, run) in &own.transactions {
+    for index in 0..tasks(worker).transactions.capacity() {
+        let Some(run) = tasks(worker).transactions.get(index) else {
+            continue;
+        };
         let Some(tx) = run.tx.filter(|_| run.ended.is_none()) else {
             continue;
         };
         open = true;
-        if now.since(run.began) >= longest {
-            let index = index as u32;
-            old.push(RunKey { index, tx });
-        } else if run.calls == 0 && now.since(run.active) >= CHECK_EVERY {
-            idle.extend(run.retried);
+        let (retried, age) = (run.retried, now.since(run.began));
+        let idle = run.calls == 0 && now.since(run.active) >= CHECK_EVERY;
+        let index = index as u32;
+        if age >= longest {
+            spoil(worker, RunKey { index, tx }, TxError::OpenTooLong(longest));
+        } else if let Some(retried) = retried.filter(|_| idle) {
+            retry::make_way(worker, retried);
         }
     }
-    own.watches = open;
-    for key in old {
-        spoil(worker, key, TxError::OpenTooLong(longest));
-    }
-    for retried in idle {
-        retry::make_way(worker, retried);
-    }
+    tasks(worker).watches = open;
     if open {
         worker.set_timer(CHECK_EVERY, Cont::new(check, ()));
     }
