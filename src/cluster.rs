@@ -34,7 +34,7 @@ pub struct Cluster {
     machines: Arc<Mutex<Vec<Machine>>>,
     farms: Vec<Farm>,
     /// Stops the machines when the process ends by a signal.
-    _signals: Signals,
+    _signals: Option<Signals>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -49,6 +49,7 @@ impl std::fmt::Debug for Cluster {
 pub struct Starting {
     config: Result<Config>,
     own: Own,
+    handles_signals: bool,
 }
 
 /// The machines that run in this process.
@@ -71,7 +72,7 @@ impl Cluster {
             );
             return Starting::refused(Error::new(Kind::Invalid, text));
         }
-        let mut config = farm_kv::config::default_for(machines, 1);
+        let mut config = farm_graph::config::default_for(machines, 1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         config.cluster.name = format!("local-{}-{number}", std::process::id());
         config.memory.region_bytes = LOCAL_REGION_BYTES;
@@ -81,27 +82,18 @@ impl Cluster {
 
     /// Describes the cluster of a configuration, all of whose machines run in this process.
     pub fn from_config(config: Config) -> Starting {
-        Starting {
-            config: Ok(config),
-            own: Own::All,
-        }
+        Starting::new(Ok(config), Own::All)
     }
 
     /// As [`Cluster::from_config`], with the configuration in a file.
     pub fn from_file(path: impl AsRef<Path>) -> Starting {
-        Starting {
-            config: load(path.as_ref()),
-            own: Own::All,
-        }
+        Starting::new(load(path.as_ref()), Own::All)
     }
 
     /// Describes one machine, of the cluster of a configuration in a file, that runs in this process. The others run
     /// elsewhere: in other programs, or as `farm node`.
     pub fn join(path: impl AsRef<Path>, machine: MachineId) -> Starting {
-        Starting {
-            config: load(path.as_ref()),
-            own: Own::One(machine),
-        }
+        Starting::new(load(path.as_ref()), Own::One(machine))
     }
 
     /// Returns the configuration.
@@ -187,7 +179,7 @@ impl Cluster {
 }
 
 fn load(path: &Path) -> Result<Config> {
-    Ok(farm_kv::config::load(path)?)
+    Ok(farm_graph::config::load(path)?)
 }
 
 /// Opens a table on all workers of this process, so that no operation has to do it first.
@@ -223,11 +215,24 @@ impl Drop for Cluster {
 }
 
 impl Starting {
-    fn refused(error: Error) -> Self {
+    fn new(config: Result<Config>, own: Own) -> Self {
         Self {
-            config: Err(error),
-            own: Own::All,
+            config,
+            own,
+            handles_signals: true,
         }
+    }
+
+    fn refused(error: Error) -> Self {
+        Self::new(Err(error), Own::All)
+    }
+
+    /// Sets whether SIGINT, SIGTERM and SIGHUP stop the machines and remove their files before they end the process, which
+    /// is the default. A program that ends by itself after such a signal, for example with `tokio::signal`, switches this
+    /// off, and stops or drops the cluster.
+    pub fn handle_signals(mut self, handles_signals: bool) -> Self {
+        self.handles_signals = handles_signals;
+        self
     }
 
     /// Sets the number of workers of each machine.
@@ -267,7 +272,8 @@ impl Starting {
         let farms = farms.collect::<Result<Vec<Farm>>>()?;
         let machines = Arc::new(Mutex::new(machines));
         let stopped = Arc::clone(&machines);
-        let signals = Signals::watch(move || _ = stop(&stopped));
+        let watch = || Signals::watch(move || _ = stop(&stopped));
+        let signals = self.handles_signals.then(watch);
         Ok(Cluster {
             config,
             machines,

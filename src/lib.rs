@@ -28,6 +28,12 @@
 #![doc = include_str!("../examples/tokio.rs")]
 //! ```
 //!
+//! A program that is one machine of a cluster whose other machines run elsewhere.
+//!
+//! ```no_run
+#![doc = include_str!("../examples/join.rs")]
+//! ```
+//!
 //! A sorted linked list over all machines, compared with a set.
 //!
 //! ```

@@ -18,7 +18,12 @@ const EXAMPLES: [&str; 7] = [
 fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let target = test.parent().and_then(|deps| deps.parent()).unwrap();
-    target.join("examples").join(name)
+    let program = target.join("examples").join(name);
+    assert!(
+        program.exists(),
+        "build the examples first: `cargo build --examples`"
+    );
+    program
 }
 
 /// Returns the files of clusters of a process.
@@ -35,7 +40,8 @@ fn files_of(process: u32) -> Vec<String> {
 #[test]
 fn every_example_runs() {
     let of_directory = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples")).unwrap();
-    assert_eq!(of_directory.count(), EXAMPLES.len());
+    // `join` has a test of its own.
+    assert_eq!(of_directory.count(), EXAMPLES.len() + 1);
     for name in EXAMPLES {
         let child = Command::new(program(name))
             .stdout(Stdio::piped())
@@ -51,6 +57,35 @@ fn every_example_runs() {
             let expected = "90 left; Some(Account { balance: 90, opened: 2026 })\n";
             assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
         }
+    }
+}
+
+/// A cluster of one machine, which the program joins.
+#[test]
+fn a_program_joins_the_cluster_of_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("farm.toml");
+    let text = format!(
+        "[cluster]\nname = \"join-{}\"\n[memory]\nregion_bytes = \"16MiB\"\n[[machine]]\nid = 1\n",
+        std::process::id()
+    );
+    std::fs::write(&config, text).unwrap();
+    let output = Command::new(program("join")).arg(&config).arg("1").output();
+    let output = output.unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    let expected = "pooled 1\nmemory 1\npooled 2\nreads 1\n";
+    assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
+    // Wrong arguments are a sentence, and status 1.
+    for arguments in [&["x"][..], &["x", "y"], &["/nowhere.toml", "1"]] {
+        let output = Command::new(program("join")).args(arguments).output();
+        let output = output.unwrap();
+        assert_eq!(output.status.code(), Some(1));
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            text.starts_with("Error: ") && text.lines().count() <= 3,
+            "{text}"
+        );
     }
 }
 
