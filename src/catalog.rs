@@ -9,8 +9,8 @@ use farm_kv::tasks::{self, ChangeKind};
 use farm_kv::{Change, TableId, TableSpec};
 use farm_txn::{Handle, Transaction, TxError};
 
+use crate::access::look_up;
 use crate::error::{Error, Kind, Result};
-use crate::farm::look_up;
 
 /// Most bytes of a name.
 pub const MAX_NAME_BYTES: usize = 64;

@@ -70,7 +70,7 @@ impl Cluster {
             let text = format!(
                 "a cluster of {machines} machines is not possible: it has between 1 and {most}"
             );
-            return Starting::refused(Error::new(Kind::Invalid, text));
+            return Starting::new(Err(Error::new(Kind::Invalid, text)), Own::All);
         }
         let mut config = farm_graph::config::default_for(machines, 1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -221,10 +221,6 @@ impl Starting {
             own,
             handles_signals: true,
         }
-    }
-
-    fn refused(error: Error) -> Self {
-        Self::new(Err(error), Own::All)
     }
 
     /// Sets whether SIGINT, SIGTERM and SIGHUP stop the machines and remove their files before they end the process, which

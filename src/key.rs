@@ -57,27 +57,10 @@ fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
         .expect("an encoded key has the length of its type")
 }
 
-macro_rules! unsigned {
+macro_rules! integers {
     ($($int:ty)+) => { $(
-        /// Encoded with the most significant byte first.
-        impl Key for $int {
-            const BYTES: usize = size_of::<$int>();
-            type Bytes = [u8; size_of::<$int>()];
-            #[inline]
-            fn to_bytes(self) -> Self::Bytes {
-                self.to_be_bytes()
-            }
-            #[inline]
-            fn from_bytes(bytes: &[u8]) -> Self {
-                Self::from_be_bytes(array(bytes))
-            }
-        }
-    )+ };
-}
-
-macro_rules! signed {
-    ($($int:ty)+) => { $(
-        /// Encoded with the most significant byte first, and the sign inverted, so that negative numbers come first.
+        /// Encoded with the most significant byte first. The sign of a signed integer is inverted, so that negative numbers
+        /// come first.
         impl Key for $int {
             const BYTES: usize = size_of::<$int>();
             type Bytes = [u8; size_of::<$int>()];
@@ -93,8 +76,7 @@ macro_rules! signed {
     )+ };
 }
 
-unsigned!(u8 u16 u32 u64 u128);
-signed!(i8 i16 i32 i64 i128);
+integers!(u8 u16 u32 u64 u128 i8 i16 i32 i64 i128);
 
 /// Encoded as it is.
 impl<const N: usize> Key for [u8; N] {

@@ -63,6 +63,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod access;
 mod catalog;
 mod cluster;
 mod error;
@@ -79,11 +80,12 @@ use std::sync::Arc;
 use farm_core::machine::Attach;
 use farm_core::worker::Worker;
 
+pub use access::Access;
 pub use bytemuck;
 pub use catalog::MAX_NAME_BYTES;
 pub use cluster::{Cluster, Starting};
 pub use error::{Error, Kind, Result};
-pub use farm::{Access, Farm, LocalFarm, spawn};
+pub use farm::{Farm, LocalFarm, spawn};
 pub use farm_core::mem::Ptr;
 pub use key::{Key, MAX_KEY_BYTES};
 pub use table::{Table, Value};

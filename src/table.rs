@@ -8,8 +8,8 @@ use farm_kv::TableSpec;
 use farm_kv::shard::Changed;
 use farm_kv::tasks::ChangeKind;
 
+use crate::access::{Access, change, look_up};
 use crate::error::{Error, Kind, Result};
-use crate::farm::Access;
 use crate::key::Key;
 
 /// A value of a table: any type of fixed size whose bytes are plain, which `#[derive(Clone, Copy, Pod, Zeroable)]` with
@@ -116,7 +116,12 @@ impl<K: Key, V: Value> Table<K, V> {
     /// and [`Kind::OpenTooLong`].
     #[inline]
     pub fn get(&self, at: impl Access, key: K) -> impl Future<Output = Result<Option<V>>> {
-        at.look_up(&self.spec, key.to_bytes(), bytemuck::pod_read_unaligned)
+        look_up(
+            at.site(),
+            &self.spec,
+            key.to_bytes(),
+            bytemuck::pod_read_unaligned,
+        )
     }
 
     /// Returns the value of a key, or zeros if there is none.
@@ -143,7 +148,7 @@ impl<K: Key, V: Value> Table<K, V> {
     /// # Errors
     /// As [`Table::get`].
     pub async fn contains(&self, at: impl Access, key: K) -> Result<bool> {
-        let found = at.look_up(&self.spec, key.to_bytes(), |_| ()).await?;
+        let found = look_up(at.site(), &self.spec, key.to_bytes(), |_| ()).await?;
         Ok(found.is_some())
     }
 
@@ -179,14 +184,12 @@ impl<K: Key, V: Value> Table<K, V> {
     /// # Errors
     /// As [`Table::insert`].
     pub async fn remove(&self, at: impl Access, key: K) -> Result<bool> {
-        let changed = at
-            .change(self.spec, key.to_bytes(), ChangeKind::Remove, [])
-            .await?;
+        let key = key.to_bytes();
+        let changed = change(at.site(), &self.spec, key, ChangeKind::Remove, []).await?;
         Ok(changed == Changed::Removed)
     }
 
     async fn change(&self, at: impl Access, key: K, kind: ChangeKind, value: V) -> Result<Changed> {
-        at.change(self.spec, key.to_bytes(), kind, Encoded(value))
-            .await
+        change(at.site(), &self.spec, key.to_bytes(), kind, Encoded(value)).await
     }
 }

@@ -7,7 +7,6 @@ mod counting;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use farm::LocalFarm;
 use farm::prelude::*;
@@ -80,16 +79,12 @@ async fn work(
 
 /// Runs operations on the first machine, and returns the allocations of each machine.
 fn run(cluster: &Cluster, table: Table<u64, Value>, what: What, tasks: u64, each: u64) -> Vec<u64> {
-    let count = |counts: bool| {
-        let farms = cluster.farms().iter();
-        let taken = farms.map(|farm| {
-            let taken = farm.run(async move |_| {
-                counting::count(counts);
-                counting::take().times
-            });
-            pollster::block_on(taken).unwrap()
+    let count = |farm: &Farm, counts: bool| {
+        let taken = farm.run(async move |_| {
+            counting::count(counts);
+            counting::take().times
         });
-        taken.collect::<Vec<u64>>()
+        pollster::block_on(taken).unwrap()
     };
     let (send, done) = mpsc::channel();
     let start = async move |here: LocalFarm| {
@@ -98,8 +93,6 @@ fn run(cluster: &Cluster, table: Table<u64, Value>, what: What, tasks: u64, each
         for task in 0..tasks {
             let (left, failed, send) = (Rc::clone(&left), Rc::clone(&failed), send.clone());
             here.spawn(async move |here: LocalFarm| {
-                // The tasks begin when all of them exist, and allocations are counted.
-                here.sleep(Duration::from_millis(100)).await;
                 let locks = locks_taken(&here);
                 for number in 0..each {
                     let done = work(&here, table, what, task * each + number).await;
@@ -117,11 +110,16 @@ fn run(cluster: &Cluster, table: Table<u64, Value>, what: What, tasks: u64, each
                 }
             });
         }
+        // The tasks begin when this one has ended.
+        counting::count(true);
     };
-    pollster::block_on(cluster.farms()[0].run(start)).unwrap();
-    count(true);
+    let [first, other] = cluster.farms() else {
+        panic!("the cluster has two machines");
+    };
+    count(other, true);
+    pollster::block_on(first.run(start)).unwrap();
     done.recv().unwrap().unwrap();
-    count(false)
+    vec![count(first, false), count(other, false)]
 }
 
 #[test]

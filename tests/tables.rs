@@ -11,7 +11,7 @@ struct Pair {
 }
 
 #[test]
-fn the_first_example_runs() -> farm::Result<()> {
+fn operations_agree_on_every_machine_alone_in_transactions_and_in_tasks() -> farm::Result<()> {
     let cluster = Cluster::local(3).start()?;
     let pairs: Table<(u16, u64), Pair> = cluster.create_table("pairs", 1000)?;
     let value = |n: u64| Pair {

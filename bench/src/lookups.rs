@@ -35,6 +35,8 @@ use crate::recorder::Outcome;
 pub const TASK_VALUE_BYTES: usize = 32;
 /// Number of keys that the tasks look up one after another.
 const TASK_KEYS: usize = 1 << 20;
+/// Number of keys that a task takes at a time; divides [`TASK_KEYS`].
+const TASK_CHUNK: usize = 64;
 
 /// Number of workers of the machine that owns the data.
 const OWNERS: u32 = 7;
@@ -278,15 +280,25 @@ struct Tasks {
 impl Tasks {
     /// Looks up one key after another.
     async fn look_up(self: Rc<Self>, here: LocalFarm) {
+        let mut keys = Vec::with_capacity(TASK_CHUNK);
         while !self.over.get() {
-            let next = self.next.get();
-            self.next.set((next + 1) % self.keys.len());
-            match self.table.get(&here, self.keys[next]).await {
-                Ok(Some(_)) => self.lookups.set(self.lookups.get() + 1),
-                Ok(None) => return self.fail("a lookup did not find a loaded key".to_owned()),
-                Err(error) => return self.fail(error.to_string()),
+            self.draw(&mut keys);
+            for &key in &keys {
+                match self.table.get(&here, key).await {
+                    Ok(Some(_)) => self.lookups.set(self.lookups.get() + 1),
+                    Ok(None) => return self.fail("a lookup did not find a loaded key".to_owned()),
+                    Err(error) => return self.fail(error.to_string()),
+                }
             }
         }
+    }
+
+    /// Takes the next keys. Several at a time, because a cache miss for each would be part of what is measured.
+    fn draw(&self, keys: &mut Vec<Key>) {
+        let next = self.next.get();
+        keys.clear();
+        keys.extend_from_slice(&self.keys[next..next + TASK_CHUNK]);
+        self.next.set((next + TASK_CHUNK) % self.keys.len());
     }
 
     fn fail(&self, why: String) {

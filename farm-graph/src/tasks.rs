@@ -3,10 +3,12 @@
 
 pub mod alone;
 
+use std::marker::PhantomData;
+
 use farm_core::object::FatPointer;
 use farm_core::worker::{BorrowCont, Borrowed, Cont, Worker};
-use farm_txn::{Transaction, TxError};
-use slab::Slab;
+use farm_txn::tasks::{Answer, Slot, answer};
+use farm_txn::{Transaction, TxError, TxHandle};
 
 use crate::batch::{Encoded, FoundAll, Read, Results};
 use crate::ids::Place;
@@ -104,61 +106,49 @@ impl OwnedAssoc {
     }
 }
 
-/// The operations of tasks with results of one type, which this worker has not ended.
-struct Waiting<T>(Slab<Cont<Result<T, TxError>>>);
+/// The slot of a call that is answered with a value of type `T`.
+struct SlotOf<T>(Slot, PhantomData<fn() -> T>);
 
-/// Stores the continuation of a task, and returns its key.
-fn wait<T: Send + 'static>(worker: &mut Worker, cont: Cont<Result<T, TxError>>) -> usize {
-    if let Some(waiting) = worker.layer::<Waiting<T>>() {
-        return waiting.0.insert(cont);
-    }
-    let mut waiting = Waiting(Slab::new());
-    let key = waiting.0.insert(cont);
-    worker.put_layer(Box::new(waiting));
-    key
+/// Makes a call for an operation inside of a transaction. `begin` receives the handle of the transaction.
+async fn call<T: 'static>(
+    tx: Transaction<'_>,
+    begin: impl FnOnce(&mut Worker, TxHandle, SlotOf<T>) + Send + 'static,
+) -> Result<T, TxError> {
+    let handle = tx.handle();
+    let start = move |worker: &mut Worker, slot| begin(worker, handle, SlotOf(slot, PhantomData));
+    tx.call(start, Answer::take_value).await
 }
 
-/// Calls the continuation of a task.
-fn resume<T: Send + 'static>(worker: &mut Worker, key: usize, result: Result<T, TxError>) {
-    let waiting = worker.layer::<Waiting<T>>();
-    let waiting = waiting.expect("`wait` has attached the layer before the operation began");
-    waiting.0.remove(key).resume(worker, result);
+/// Answers a call with a result.
+fn end<T: Send + 'static>(worker: &mut Worker, slot: Slot, result: Result<T, GraphError>) {
+    let store = |answer: &mut Answer, value| answer.value = Some(Box::new(value) as _);
+    let result = result.map_err(TxError::from);
+    answer(worker, slot, |answer| answer.set(result, store));
 }
 
-/// Returns a continuation of the graph that calls that of a task.
-fn adapted<T: Send + 'static>(
-    worker: &mut Worker,
-    cont: Cont<Result<T, TxError>>,
-) -> Cont<Result<T, GraphError>> {
-    let key = wait(worker, cont);
-    let back = |worker: &mut Worker, key, result: Result<T, GraphError>| {
-        resume(worker, key, result.map_err(TxError::from));
-    };
-    Cont::new(back, key)
+/// Returns the continuation that answers a call.
+fn ended<T: Send + 'static>(slot: SlotOf<T>) -> Cont<Result<T, GraphError>> {
+    Cont::new(end, slot.0)
 }
 
-/// As [`adapted`], for a result that the continuation receives with references. `copy` copies the result.
+/// As [`ended`], for a result that the continuation receives with references. `copy` copies the result.
 fn copying<R: Borrowed, T: Send + 'static>(
-    worker: &mut Worker,
-    cont: Cont<Result<T, TxError>>,
+    slot: SlotOf<T>,
     copy: impl Fn(R::Of<'_>) -> Result<T, GraphError> + Copy + Send + 'static,
 ) -> BorrowCont<R> {
-    let key = wait(worker, cont);
-    let back = move |worker: &mut Worker, key, result: R::Of<'_>| {
-        resume(worker, key, copy(result).map_err(TxError::from));
-    };
-    BorrowCont::new(back, key)
+    let back = move |worker: &mut Worker, slot, result: R::Of<'_>| end(worker, slot, copy(result));
+    BorrowCont::new(back, slot.0)
 }
 
-fn node_copied(worker: &mut Worker, cont: Cont<Result<Option<OwnedNode>, TxError>>) -> NodeCont {
-    copying::<FoundNode, _>(worker, cont, |found| match found {
+fn node_copied(slot: SlotOf<Option<OwnedNode>>) -> NodeCont {
+    copying::<FoundNode, _>(slot, |found| match found {
         Ok(node) => Ok(node.map(OwnedNode::from)),
         Err(error) => Err(error.clone()),
     })
 }
 
-fn assocs_copied(worker: &mut Worker, cont: Cont<Result<Vec<OwnedAssoc>, TxError>>) -> AssocsCont {
-    copying::<FoundAssocs, _>(worker, cont, |found| match found {
+fn assocs_copied(slot: SlotOf<Vec<OwnedAssoc>>) -> AssocsCont {
+    copying::<FoundAssocs, _>(slot, |found| match found {
         Ok(found) => Ok(found.iter().map(OwnedAssoc::from).collect()),
         Err(error) => Err(error.clone()),
     })
@@ -174,11 +164,11 @@ pub async fn obj_add(
     new: NodeData<'_>,
 ) -> Result<NewNode, TxError> {
     let new = OwnedNode::from(Node { id: 0, data: new });
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::obj_add(worker, tx, place, new.properties(), cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Returns the pointer of a node by its id: see [`crate::tx::obj_find`].
@@ -186,11 +176,11 @@ pub async fn obj_add(
 /// # Errors
 /// As [`obj_add`].
 pub async fn obj_find(tx: Transaction<'_>, id: u64) -> Result<Option<FatPointer>, TxError> {
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::obj_find(worker, tx, id, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Reads a node: see [`crate::tx::obj_get`].
@@ -198,11 +188,11 @@ pub async fn obj_find(tx: Transaction<'_>, id: u64) -> Result<Option<FatPointer>
 /// # Errors
 /// As [`obj_add`].
 pub async fn obj_get(tx: Transaction<'_>, node: FatPointer) -> Result<Option<OwnedNode>, TxError> {
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = node_copied(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = node_copied(slot);
         crate::tx::obj_get(worker, tx, node, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Replaces the properties of a node: see [`crate::tx::obj_update`].
@@ -215,11 +205,11 @@ pub async fn obj_update(
     new: NodeData<'_>,
 ) -> Result<bool, TxError> {
     let new = OwnedNode::from(Node { id: 0, data: new });
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::obj_update(worker, tx, node, new.properties(), cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Reserves a node: see [`crate::tx::obj_reserve`].
@@ -231,11 +221,11 @@ pub async fn obj_reserve(
     place: Place,
     node_type: u32,
 ) -> Result<NewNode, TxError> {
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::obj_reserve(worker, tx, place, node_type, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Makes a node exist again: see [`crate::tx::obj_restore`].
@@ -248,11 +238,11 @@ pub async fn obj_restore(
     new: NodeData<'_>,
 ) -> Result<bool, TxError> {
     let new = OwnedNode::from(Node { id: 0, data: new });
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::obj_restore(worker, tx, node, new.properties(), cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Deletes a node: see [`crate::tx::obj_delete`].
@@ -260,11 +250,11 @@ pub async fn obj_restore(
 /// # Errors
 /// As [`obj_add`].
 pub async fn obj_delete(tx: Transaction<'_>, node: FatPointer) -> Result<bool, TxError> {
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::obj_delete(worker, tx, node, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Adds or replaces an association: see [`crate::tx::assoc_add`].
@@ -279,11 +269,11 @@ pub async fn assoc_add(
     now: u64,
 ) -> Result<Put, TxError> {
     let assoc = OwnedAssoc::from(assoc);
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::assoc_add(worker, tx, node, assoc_type, assoc.as_assoc(), now, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Deletes an association: see [`crate::tx::assoc_delete`].
@@ -297,11 +287,11 @@ pub async fn assoc_delete(
     deletion: Deletion,
     now: u64,
 ) -> Result<bool, TxError> {
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::assoc_delete(worker, tx, node, assoc, deletion, now, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Changes the type of an association: see [`crate::tx::assoc_change_type`].
@@ -315,11 +305,11 @@ pub async fn assoc_change_type(
     id2: u64,
     now: u64,
 ) -> Result<bool, TxError> {
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::assoc_change_type(worker, tx, node, types, id2, now, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Returns associations by the ids to which they point: see [`crate::tx::assoc_get`].
@@ -334,11 +324,11 @@ pub async fn assoc_get(
     bounds: TimeBounds,
 ) -> Result<Vec<OwnedAssoc>, TxError> {
     let ids = ids.to_vec();
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = assocs_copied(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = assocs_copied(slot);
         crate::tx::assoc_get(worker, tx, node, assoc_type, &ids, bounds, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Returns the number of visible associations: see [`crate::tx::assoc_count`].
@@ -350,11 +340,11 @@ pub async fn assoc_count(
     node: FatPointer,
     assoc_type: u32,
 ) -> Result<Count, TxError> {
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = adapted(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = ended(slot);
         crate::tx::assoc_count(worker, tx, node, assoc_type, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Reads several nodes, counts and lists at the same time: see [`crate::tx::read_all`]. `copy` copies the results from the
@@ -368,14 +358,14 @@ pub async fn read_all<T: Send + 'static>(
     copy: impl Fn(Results<'_>) -> T + Copy + Send + 'static,
 ) -> Result<T, TxError> {
     let reads = Encoded::new(reads);
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = copying::<FoundAll, _>(worker, cont, move |found| match found {
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = copying::<FoundAll, _>(slot, move |found| match found {
             Ok(results) => Ok(copy(results)),
             Err(error) => Err(error.clone()),
         });
         crate::many::begin(worker, tx, reads, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }
 
 /// Returns visible associations, the newest first: see [`crate::tx::assoc_range`].
@@ -388,9 +378,9 @@ pub async fn assoc_range(
     assoc_type: u32,
     range: Range,
 ) -> Result<Vec<OwnedAssoc>, TxError> {
-    let begin = move |worker: &mut Worker, tx, cont| {
-        let cont = assocs_copied(worker, cont);
+    let begin = move |worker: &mut Worker, tx, slot| {
+        let cont = assocs_copied(slot);
         crate::tx::assoc_range(worker, tx, node, assoc_type, range, cont);
     };
-    tx.operation(begin).await
+    call(tx, begin).await
 }

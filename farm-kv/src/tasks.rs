@@ -66,6 +66,17 @@ pub enum ChangeKind {
     Remove,
 }
 
+impl From<Change<'_>> for ChangeKind {
+    fn from(change: Change<'_>) -> Self {
+        match change {
+            Change::Insert(_) => Self::Insert,
+            Change::Update(_) => Self::Update,
+            Change::Upsert(_) => Self::Upsert,
+            Change::Remove => Self::Remove,
+        }
+    }
+}
+
 impl ChangeKind {
     fn of(self, value: &[u8]) -> Change<'_> {
         match self {
@@ -159,7 +170,8 @@ pub async fn when_slot(farm: &Handle, table: TableId) {
         let room = |worker: &mut Worker, slot, ()| answer(worker, slot, |_| ());
         match state::kv(worker).tables.open(table) {
             Ok(_) => crate::when_slot(worker, table, Cont::new(room, slot)),
-            Err(error) => answer(worker, slot, |answer| answer.fail(error.into())),
+            // The caller's next lookup reports the error.
+            Err(_) => room(worker, slot, ()),
         }
     };
     farm.call(start, |_| ()).await;
@@ -262,13 +274,8 @@ pub async fn change(
     change: Change<'_>,
 ) -> Result<Changed, TxError> {
     let key: SmallVec<[u8; KEY_BYTES]> = key.into();
-    let (kind, value) = match change {
-        Change::Insert(value) => (ChangeKind::Insert, value),
-        Change::Update(value) => (ChangeKind::Update, value),
-        Change::Upsert(value) => (ChangeKind::Upsert, value),
-        Change::Remove => (ChangeKind::Remove, &[][..]),
-    };
-    write(tx, table, key, kind, value.to_vec()).await
+    let value = change.value().to_vec();
+    write(tx, table, key, change.into(), value).await
 }
 
 /// Changes a table when the transaction commits, as [`change`] does, by a key and a value that the call owns.

@@ -41,9 +41,9 @@ mod look;
 mod queue;
 mod reply;
 mod run;
-mod runs;
 mod step;
 mod transaction;
+mod tries;
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -96,7 +96,7 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     fn new(worker: &Worker, longest: Duration) -> Self {
-        let queue = TaskQueue::new(Arc::clone(worker.inbox()), worker.me(), executor::run);
+        let queue = TaskQueue::new(Arc::clone(worker.inbox()), worker.me(), executor::serve);
         Self {
             id: queue.id,
             queue: Arc::new(queue),

@@ -125,6 +125,11 @@ impl Answer {
         Ok(*value.expect("the call has stored a value of the type that is taken"))
     }
 
+    /// Returns what undoes the call, if anything does, and its argument.
+    pub(super) fn undo(&self) -> Option<(Undo, [u64; 3])> {
+        Some((self.undo?, self.words))
+    }
+
     pub(super) fn stopped() -> Self {
         Self {
             error: Some(TxError::Stopped),
@@ -181,8 +186,9 @@ pub(super) struct Answers {
 /// What follows after an answer was stored.
 pub(super) enum Follows {
     Wake(Waits),
-    /// Nobody wants the answer.
-    Undo(Option<(Undo, [u64; 3])>),
+    /// The call was dropped. The answer is to be undone, and dropped outside of any lock, because its value may own other
+    /// calls.
+    Undo(Answer),
 }
 
 impl Answers {
@@ -241,9 +247,9 @@ impl Answers {
     pub(super) fn answered(&mut self, index: u32) -> Follows {
         let entry = &mut self.entries[index as usize];
         if entry.state == State::Dropped {
-            let undo = entry.answer.undo.map(|undo| (undo, entry.answer.words));
+            let answer = std::mem::take(&mut entry.answer);
             self.close(index);
-            return Follows::Undo(undo);
+            return Follows::Undo(answer);
         }
         entry.state = State::Answered;
         Follows::Wake(std::mem::take(&mut entry.waits))

@@ -12,8 +12,8 @@ use super::here;
 use super::queue::{Stopped, TaskQueue};
 use super::reply;
 use super::run;
-use super::runs;
 use super::tasks;
+use super::tries;
 
 /// A call to a worker: the future of its answer.
 ///
@@ -167,23 +167,19 @@ impl<S, F> Drop for Call<'_, S, F> {
         match std::mem::replace(&mut self.state, State::Ended) {
             State::New(_) | State::Ended => return,
             State::OnWorker(index) => {
-                let drop_here = move |worker: &mut Worker| reply::drop_call(worker, index);
-                if here::with_worker(self.queue.id, drop_here).is_none() {
-                    self.queue.request(drop_here);
-                }
+                here::on_worker(self.queue, move |worker| reply::drop_call(worker, index));
             }
             State::InQueue(index) => match self.queue.drop_call(index) {
                 Dropped::Waiting(waits) => drop(waits),
                 Dropped::Answered(answer) => {
-                    if let Some(undo) = answer.undo {
-                        let words = answer.words;
-                        self.queue.request(move |worker| undo(worker, words));
+                    if let Some((undo, words)) = answer.undo() {
+                        here::on_worker(self.queue, move |worker| undo(worker, words));
                     }
                 }
             },
         }
         if let Some(run) = self.run {
-            runs::spoil_from(self.queue, run);
+            tries::spoil_from(self.queue, run);
         }
     }
 }

@@ -11,7 +11,7 @@ use farm_core::worker::{Cont, Worker};
 use super::answers::Slot;
 use super::queue::{Request, TaskWaker, TaskWakers};
 use super::reply::wake;
-use super::{TaskFuture, here, run as transactions, tasks};
+use super::{TaskFuture, here, run, tasks};
 
 /// Maximum number of requests served, and of tasks polled, in one run; other work of the worker follows.
 const MOST_STEPS: usize = 64;
@@ -28,7 +28,7 @@ pub(super) fn spawn(worker: &mut Worker, future: TaskFuture) {
 
 /// Serves the requests of other threads, at most [`MOST_STEPS`] of them; if more may be left, it continues in a deferred
 /// call.
-pub(super) fn run(worker: &mut Worker) {
+pub(super) fn serve(worker: &mut Worker) {
     for _ in 0..MOST_STEPS {
         let own = tasks(worker);
         let next = own.queue.next(&mut own.ready);
@@ -37,15 +37,15 @@ pub(super) fn run(worker: &mut Worker) {
             Some(Request::Do(work)) => work(worker),
             Some(Request::Call(index, start)) => {
                 let own = tasks(worker);
-                if let Some(run) = own.queue.start(index) {
-                    transactions::begin_call(&mut own.transactions, run);
+                if let Some(key) = own.queue.start(index) {
+                    run::begin_call(&mut own.transactions, key);
                     start(worker, Slot::of_queue(index));
                 }
             }
             None => return,
         }
     }
-    worker.defer(Cont::new(|worker: &mut Worker, (), ()| run(worker), ()));
+    worker.defer(Cont::new(|worker: &mut Worker, (), ()| serve(worker), ()));
 }
 
 /// Ensures that ready tasks are polled.

@@ -19,9 +19,10 @@ use super::here;
 use super::look::{self, Look};
 use super::queue::TaskQueue;
 use super::reply::answer;
-use super::runs;
-use super::step::{Open, Step, next_step, of_value};
+use super::run::Step;
+use super::step::{Open, next_step, of_value};
 use super::transaction::{Begun, Transaction};
+use super::tries;
 use crate::error::TxError;
 use crate::object_run::ObjectRun;
 
@@ -72,7 +73,7 @@ impl Handle {
     /// # Errors
     /// [`TxError::Stopped`].
     pub async fn begin(&self) -> Result<Begun<'_>, TxError> {
-        match self.call(runs::begin_once, next_step).await? {
+        match self.call(tries::begin_once, next_step).await? {
             Step::Try(key) => Ok(Begun::new(Transaction::new(&self.queue, key))),
             Step::Done | Step::OwnError => Err(TxError::Ended),
         }
@@ -251,7 +252,7 @@ impl Handle {
         Fut: Future<Output = Result<T, E>>,
     {
         let within = BODIES.get() > 0;
-        let begin = move |worker: &mut Worker, slot| runs::begin(worker, slot, within);
+        let begin = move |worker: &mut Worker, slot| tries::begin(worker, slot, within);
         let mut next = self.call(begin, next_step).await.map_err(E::from)?;
         let mut tried = None;
         loop {
@@ -263,7 +264,7 @@ impl Handle {
             let open = Open(&self.queue, key);
             let result = inside(body(Transaction::new(&self.queue, key))).await;
             let failed = result.is_err();
-            let end = move |worker: &mut Worker, slot| runs::end(worker, key, failed, slot);
+            let end = move |worker: &mut Worker, slot| tries::end(worker, key, failed, slot);
             let ended = self.call(end, next_step).await;
             std::mem::forget(open);
             next = ended.map_err(E::from)?;

@@ -6,6 +6,7 @@ use farm_core::mem::Lent;
 use farm_core::worker::Worker;
 
 use super::TaskFuture;
+use super::queue::TaskQueue;
 
 thread_local! {
     /// The worker, while it polls a task.
@@ -46,6 +47,13 @@ pub(super) fn with_worker<R>(id: u64, work: impl FnOnce(&mut Worker) -> R) -> Op
     let result = Lent::with(&POLLING, work);
     std::mem::forget(entered);
     result
+}
+
+/// Calls `work` with the worker of a queue: at once if this thread polls a task of that worker, and otherwise as a request.
+pub(super) fn on_worker(queue: &TaskQueue, work: impl Fn(&mut Worker) + Copy + Send + 'static) {
+    if with_worker(queue.id, work).is_none() {
+        queue.request(work);
+    }
 }
 
 /// Exists while a task uses the worker. It is dropped only by a panic.

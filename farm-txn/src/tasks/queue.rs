@@ -47,6 +47,19 @@ pub(crate) struct TaskQueue {
 /// The worker has stopped.
 pub(super) struct Stopped;
 
+impl State {
+    /// Makes the entry of a call, for which the context waits.
+    fn open(&mut self, run: Option<RunKey>, context: &Context<'_>) -> Result<u32, Stopped> {
+        if self.stopped {
+            return Err(Stopped);
+        }
+        let index = self.answers.open(run);
+        // A new entry has no other waker.
+        drop(self.answers.wait_for(index, context));
+        Ok(index)
+    }
+}
+
 impl TaskQueue {
     pub(super) fn new(inbox: Arc<Inbox>, me: WorkerRef, run: fn(&mut Worker)) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -112,12 +125,7 @@ impl TaskQueue {
         context: &Context<'_>,
     ) -> Result<u32, Stopped> {
         let mut state = self.lock();
-        if state.stopped {
-            return Err(Stopped);
-        }
-        let index = state.answers.open(run);
-        let replaced = state.answers.wait_for(index, context);
-        debug_assert!(matches!(replaced, Waits::Nobody));
+        let index = state.open(run, context)?;
         state.requests.push_back(Request::Call(index, start));
         self.make_run(state);
         Ok(index)
@@ -125,13 +133,7 @@ impl TaskQueue {
 
     /// Makes an entry to which the answer of a call of a task of the worker will be passed on.
     pub(super) fn receive(&self, context: &Context<'_>) -> Result<u32, Stopped> {
-        let mut state = self.lock();
-        if state.stopped {
-            return Err(Stopped);
-        }
-        let index = state.answers.open(None);
-        state.answers.wait_for(index, context);
-        Ok(index)
+        self.lock().open(None, context)
     }
 
     /// Takes the answer of a call, if it has arrived; otherwise its task is woken when it does.

@@ -63,14 +63,14 @@ pub fn with_answer<R>(worker: &mut Worker, slot: Slot, work: impl FnOnce(&mut An
 fn follow(worker: &mut Worker, slot: Slot, follows: Follows) {
     match follows {
         Follows::Wake(Waits::Task(task)) => wake(worker, task),
-        Follows::Wake(Waits::Nobody) | Follows::Undo(None) => {}
+        Follows::Wake(Waits::Nobody) => {}
         Follows::Wake(Waits::Waker(waker)) => waker.wake(),
         Follows::Wake(Waits::Other(to)) => {
             if let Place::Worker(index) = slot.place() {
                 pass_on(worker, index, to);
             }
         }
-        Follows::Undo(Some((undo, words))) => undo(worker, words),
+        Follows::Undo(answer) => undo(worker, &answer),
     }
 }
 
@@ -97,10 +97,14 @@ fn pass_on(worker: &mut Worker, from: u32, to: Slot) {
 
 /// Handles that a call of a task of this worker is dropped.
 pub(super) fn drop_call(worker: &mut Worker, index: u32) {
-    let dropped = tasks(worker).answers.drop_call(index);
-    if let Dropped::Answered(answer) = dropped
-        && let Some(undo) = answer.undo
-    {
-        undo(worker, answer.words);
+    if let Dropped::Answered(answer) = tasks(worker).answers.drop_call(index) {
+        undo(worker, &answer);
+    }
+}
+
+/// Undoes a call whose answer nobody takes.
+fn undo(worker: &mut Worker, answer: &Answer) {
+    if let Some((undo, words)) = answer.undo() {
+        undo(worker, words);
     }
 }

@@ -25,6 +25,42 @@ pub(super) struct Run {
     pub(super) calls: u32,
 }
 
+/// The next step of a transaction, as the answer of a call.
+pub(super) enum Step {
+    /// The body runs with this try.
+    Try(RunKey),
+    /// The transaction has ended.
+    Done,
+    /// The body's own error is the outcome.
+    OwnError,
+}
+
+impl Step {
+    const DONE: [u64; 3] = [1, 0, 0];
+    const OWN_ERROR: [u64; 3] = [2, 0, 0];
+
+    /// Returns the step as the words of an answer.
+    pub(super) fn to_words(&self) -> [u64; 3] {
+        match self {
+            Self::Try(key) => [0, key.index.into(), key.tx.to_context()],
+            Self::Done => Self::DONE,
+            Self::OwnError => Self::OWN_ERROR,
+        }
+    }
+
+    /// Returns the step that [`Step::to_words`] has encoded.
+    pub(super) fn from_words(words: [u64; 3]) -> Self {
+        match words {
+            Self::DONE => Self::Done,
+            Self::OWN_ERROR => Self::OwnError,
+            [_, index, tx] => Self::Try(RunKey {
+                index: index as u32,
+                tx: TxHandle::from_context(tx),
+            }),
+        }
+    }
+}
+
 /// The transactions of tasks, by index.
 pub(super) type Runs = slab::Slab<Run>;
 

@@ -7,9 +7,9 @@ use farm_core::worker::{Cont, Worker};
 use super::answers::{Answer, RunKey, Slot};
 use super::queue::TaskQueue;
 use super::reply::answer;
-use super::runs::{self, step};
+use super::run::Step;
+use super::tries;
 use crate::error::TxError;
-use crate::handle::TxHandle;
 
 /// Returns the continuation that answers a call with a value.
 pub(super) fn of_value<T: Send + 'static>(slot: Slot) -> Cont<Result<T, TxError>> {
@@ -20,24 +20,9 @@ pub(super) fn of_value<T: Send + 'static>(slot: Slot) -> Cont<Result<T, TxError>
     Cont::new(ended, slot)
 }
 
-/// The next step of a transaction.
-pub(super) enum Step {
-    Try(RunKey),
-    Done,
-    OwnError,
-}
-
 /// Takes the next step out of an answer.
 pub(super) fn next_step(answer: &mut Answer) -> Result<Step, TxError> {
-    let [step, index, tx] = answer.ok()?.words;
-    Ok(match step {
-        step::TRY => Step::Try(RunKey {
-            index: index as u32,
-            tx: TxHandle::from_context(tx),
-        }),
-        step::DONE => Step::Done,
-        _ => Step::OwnError,
-    })
+    Ok(Step::from_words(answer.ok()?.words))
 }
 
 /// An open transaction. It ends without effect when this is dropped, unless its commit has begun.
@@ -45,6 +30,6 @@ pub(super) struct Open<'q>(pub(super) &'q Arc<TaskQueue>, pub(super) RunKey);
 
 impl Drop for Open<'_> {
     fn drop(&mut self) {
-        runs::abandon_from(self.0, self.1);
+        tries::abandon_from(self.0, self.1);
     }
 }

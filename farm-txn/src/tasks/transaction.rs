@@ -12,8 +12,8 @@ use super::call::Call;
 use super::here;
 use super::queue::TaskQueue;
 use super::reply::answer;
-use super::runs;
 use super::step::{Open, next_step, of_value};
+use super::tries;
 use crate::api;
 use crate::arrays::Objects;
 use crate::error::TxError;
@@ -417,7 +417,7 @@ impl<'f> Begun<'f> {
 
     async fn end(self, validates: bool) -> Result<(), TxError> {
         let (queue, key) = (self.tx.queue, self.tx.key);
-        let end = move |worker: &mut Worker, slot| runs::end(worker, key, validates, slot);
+        let end = move |worker: &mut Worker, slot| tries::end(worker, key, validates, slot);
         let ended = Call::new(queue, None, end, next_step).await;
         std::mem::forget(self.open);
         ended.map(|_| ())

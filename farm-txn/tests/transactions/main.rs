@@ -21,5 +21,6 @@ mod reused;
 mod room;
 mod shipping;
 mod tasks;
+mod validation;
 mod when_committed;
 mod work;

@@ -7,7 +7,6 @@
 //! a call under way does not count against the limit of transactions that run at the same time. One that is open for
 //! too long ends, because memory that others free is not reused while it is open.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use farm_core::worker::{Cont, Worker};
@@ -16,7 +15,7 @@ use super::answers::{RunKey, Slot};
 use super::here;
 use super::queue::TaskQueue;
 use super::reply::answer;
-use super::run::{Run, of_try};
+use super::run::{Run, Step, of_try};
 use super::tasks;
 use crate::api;
 use crate::error::TxError;
@@ -25,16 +24,6 @@ use crate::retry;
 
 /// Interval of the checks of open transactions.
 const CHECK_EVERY: Duration = Duration::from_millis(2);
-
-/// What the answer to a call for the next step says, as its first word.
-pub(super) mod step {
-    /// The body runs with the transaction of the other words.
-    pub(in super::super) const TRY: u64 = 0;
-    /// The transaction has ended.
-    pub(in super::super) const DONE: u64 = 1;
-    /// The body's own error is the outcome.
-    pub(in super::super) const OWN_ERROR: u64 = 2;
-}
 
 /// Begins a transaction that is tried once. The answer contains its key.
 pub(super) fn begin_once(worker: &mut Worker, slot: Slot) {
@@ -84,17 +73,13 @@ fn offer(worker: &mut Worker, index: u32, tx: TxHandle) {
         return;
     };
     watch(worker);
+    let key = RunKey { index, tx };
     answer(worker, slot, |answer| {
-        answer.words = [step::TRY, index.into(), tx.to_context()];
-        answer.undo = Some(|worker, [_, index, tx]| {
-            let tx = TxHandle::from_context(tx);
-            abandon(
-                worker,
-                RunKey {
-                    index: index as u32,
-                    tx,
-                },
-            );
+        answer.words = Step::Try(key).to_words();
+        answer.undo = Some(|worker, words| {
+            if let Step::Try(key) = Step::from_words(words) {
+                abandon(worker, key);
+            }
         });
     });
 }
@@ -130,9 +115,9 @@ fn done(worker: &mut Worker, index: u32, outcome: Result<(), TxError>) {
         return;
     };
     answer(worker, slot, |answer| match outcome {
-        Ok(()) => answer.words[0] = step::DONE,
+        Ok(()) => answer.words = Step::Done.to_words(),
         // The body has failed, and its reads are valid.
-        Err(TxError::GivenUp) => answer.words[0] = step::OWN_ERROR,
+        Err(TxError::GivenUp) => answer.words = Step::OwnError.to_words(),
         Err(error) => answer.fail(error),
     });
 }
@@ -150,10 +135,8 @@ pub(super) fn abandon(worker: &mut Worker, key: RunKey) {
 }
 
 /// As [`abandon`], from any thread.
-pub(super) fn abandon_from(queue: &Arc<TaskQueue>, key: RunKey) {
-    if here::with_worker(queue.id, |worker| abandon(worker, key)).is_none() {
-        queue.request(move |worker| abandon(worker, key));
-    }
+pub(super) fn abandon_from(queue: &TaskQueue, key: RunKey) {
+    here::on_worker(queue, move |worker| abandon(worker, key));
 }
 
 /// Ends a try, because a call of it was dropped before it completed.
@@ -166,11 +149,8 @@ fn spoil(worker: &mut Worker, key: RunKey, why: TxError) {
 }
 
 /// Handles that a call of a transaction was dropped before it completed.
-pub(super) fn spoil_from(queue: &Arc<TaskQueue>, key: RunKey) {
-    let spoil = move |worker: &mut Worker| spoil(worker, key, TxError::Ended);
-    if here::with_worker(queue.id, spoil).is_none() {
-        queue.request(spoil);
-    }
+pub(super) fn spoil_from(queue: &TaskQueue, key: RunKey) {
+    here::on_worker(queue, move |worker| spoil(worker, key, TxError::Ended));
 }
 
 /// Ensures that open transactions are checked.
