@@ -142,40 +142,48 @@ impl Site for Transaction<'_> {
     }
 }
 
-/// Looks up a key. Opens the table if it is not open, and waits if too many reads are in flight.
+/// Looks up a key. Calls `store` with the value, if there is one. Opens the table if it is not open, and waits if too many
+/// reads are in flight.
+///
+/// Returns whether the table has the key. The value is not part of the output, nor is any output of the call used, because
+/// each future that passes on an output of more than two words copies it, and its parts are stored in other sizes than
+/// the copy loads.
 #[inline]
-pub(crate) async fn look_up<T>(
+pub(crate) async fn look_up(
     site: impl Site,
     table: &TableSpec,
     key: impl Bytes + Clone,
-    read: impl Fn(&[u8]) -> T + Copy,
-) -> Result<Option<T>> {
-    // The result is written to its place in this future. As the output of the call, it would be copied several times.
-    let (mut value, mut failed) = (None, None);
+    mut store: impl FnMut(&[u8]),
+) -> Result<bool> {
+    let (mut is_found, mut failed) = (false, None);
     let keep = |found: Result<Option<&[u8]>, TxError>| match found {
-        Ok(found) => value = found.map(read),
+        Ok(Some(value)) => {
+            store(value);
+            is_found = true;
+        }
+        Ok(None) => {}
         Err(error) => failed = Some(error),
     };
     site.look_up(table.table(), key.clone(), keep).await;
     match failed {
-        None => Ok(value),
-        Some(error) => Box::pin(look_up_again(site, table, key, read, error)).await,
+        None => Ok(is_found),
+        Some(error) => Box::pin(look_up_again(site, table, key, store, error)).await,
     }
 }
 
 /// Looks up a key after a failure.
 #[cold]
-async fn look_up_again<T>(
+async fn look_up_again(
     site: impl Site,
     table: &TableSpec,
     key: impl Bytes + Clone,
-    read: impl Fn(&[u8]) -> T + Copy,
+    mut store: impl FnMut(&[u8]),
     mut error: TxError,
-) -> Result<Option<T>> {
-    let copy = |found: Result<Option<&[u8]>, TxError>| found.map(|found| found.map(read));
+) -> Result<bool> {
     loop {
         site.recover(table, error).await?;
-        match site.look_up(table.table(), key.clone(), copy).await {
+        let keep = |found: Result<Option<&[u8]>, TxError>| Ok(found?.map(&mut store).is_some());
+        match site.look_up(table.table(), key.clone(), keep).await {
             Ok(found) => return Ok(found),
             Err(again) => error = again,
         }

@@ -90,8 +90,9 @@ async fn open(farm: &Handle) -> Result<TableId> {
 /// Returns the specification of a table; `None` if there is no table of this name.
 pub(crate) async fn find(farm: &Handle, name: &str) -> Result<Option<TableSpec>> {
     let key = encode_name(name)?;
-    let row = look_up(farm, &spec(), key, <[u8]>::to_vec).await?;
-    row.map(|row| decode(name, &row)).transpose()
+    let mut row = Vec::new();
+    let found = look_up(farm, &spec(), key, |bytes| row.extend_from_slice(bytes)).await?;
+    found.then(|| decode(name, &row)).transpose()
 }
 
 /// Creates a table, unless it exists. `wanted` has any number; the returned specification has that of the catalog. Returns

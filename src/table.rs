@@ -115,13 +115,11 @@ impl<K: Key, V: Value> Table<K, V> {
     /// [`Kind::Lost`], [`Kind::Stopped`]; in a transaction also [`Kind::Conflict`], [`Kind::TooLarge`], [`Kind::Ended`]
     /// and [`Kind::OpenTooLong`].
     #[inline]
-    pub fn get(&self, at: impl Access, key: K) -> impl Future<Output = Result<Option<V>>> {
-        look_up(
-            at.site(),
-            &self.spec,
-            key.to_bytes(),
-            bytemuck::pod_read_unaligned,
-        )
+    pub async fn get(&self, at: impl Access, key: K) -> Result<Option<V>> {
+        let mut value = V::zeroed();
+        let store = |bytes: &[u8]| value = bytemuck::pod_read_unaligned(bytes);
+        let found = look_up(at.site(), &self.spec, key.to_bytes(), store).await?;
+        Ok(found.then_some(value))
     }
 
     /// Returns the value of a key, or zeros if there is none.
@@ -148,8 +146,7 @@ impl<K: Key, V: Value> Table<K, V> {
     /// # Errors
     /// As [`Table::get`].
     pub async fn contains(&self, at: impl Access, key: K) -> Result<bool> {
-        let found = look_up(at.site(), &self.spec, key.to_bytes(), |_| ()).await?;
-        Ok(found.is_some())
+        look_up(at.site(), &self.spec, key.to_bytes(), |_| ()).await
     }
 
     /// Inserts a pair. Returns `false` if the table has the key: then nothing changes.

@@ -152,15 +152,37 @@ fn found(answer: &mut Answer) -> Result<Option<&[u8]>, TxError> {
     Ok((answer.words[0] == 1).then_some(&answer.bytes[..]))
 }
 
+// The result is taken apart before the closures are made: a closure that captures it as a whole copies it, and the copy
+// waits for the stores of its parts.
 #[inline]
 fn looked_up(worker: &mut Worker, slot: Slot, value: Result<Option<&[u8]>, &KvError>) {
-    answer(worker, slot, |answer| match value {
-        Ok(Some(value)) => {
+    match value {
+        Ok(Some(value)) => answer(worker, slot, |answer| {
             answer.words[0] = 1;
-            answer.bytes.extend_from_slice(value);
-        }
-        Ok(None) => answer.words[0] = 0,
-        Err(error) => answer.fail(error.clone().into()),
+            append(&mut answer.bytes, value);
+        }),
+        Ok(None) => not_found(worker, slot, None),
+        Err(error) => not_found(worker, slot, Some(error)),
+    }
+}
+
+/// Appends a value. The usual lengths are copied inline, which costs a tenth of a call of `memcpy`.
+#[inline(always)]
+fn append(bytes: &mut Vec<u8>, value: &[u8]) {
+    match value.len() {
+        8 => bytes.extend_from_slice(&value[..8]),
+        16 => bytes.extend_from_slice(&value[..16]),
+        32 => bytes.extend_from_slice(&value[..32]),
+        64 => bytes.extend_from_slice(&value[..64]),
+        _ => bytes.extend_from_slice(value),
+    }
+}
+
+#[cold]
+fn not_found(worker: &mut Worker, slot: Slot, error: Option<&KvError>) {
+    answer(worker, slot, |answer| match error {
+        None => answer.words[0] = 0,
+        Some(error) => answer.fail(error.clone().into()),
     });
 }
 

@@ -4,6 +4,7 @@
 //! reports its outcome; then a lock-free read of y begins. If T1 saw x before T2's write, and the read saw y before T1's write,
 //! then T1 is before T2, T2 before the read, and the read before T1: a cycle.
 
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -87,7 +88,7 @@ fn lock_free(worker: &mut Worker, at: Address) -> Option<u8> {
 
 /// Creates one machine with two workers. Between any two accesses of a turn, the function set with `set_interruption` may
 /// be called.
-fn cluster(seed: u64) -> Arc<Cluster> {
+fn cluster(seed: u64) -> Rc<Cluster> {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let limits = ClusterLimits {
         machines: 1,
@@ -104,7 +105,7 @@ fn cluster(seed: u64) -> Arc<Cluster> {
         odds: Some(odds),
         ..SimConfig::seeded(seed)
     };
-    Arc::new(Cluster::new(
+    Rc::new(Cluster::new(
         config,
         &limits,
         Pace::drawn(&mut rng),
@@ -115,14 +116,14 @@ fn cluster(seed: u64) -> Arc<Cluster> {
 /// Interrupts T1 at point number `stop`, checks what T1, T2 and the read saw, and returns whether T1 has such a point.
 fn run(seed: u64, stop: u32) -> bool {
     let cluster = cluster(seed);
-    cluster.fabric().set_interruption(Arc::new(|| {}));
+    cluster.fabric().set_interruption(|| {});
     let (x, y) = (make(&cluster), make(&cluster));
     // The results of T2 and of the read. Bit 0: T2 committed. Bits 8 and up: the value that the read saw plus one, or 0
     // if it saw none.
     let (calls, found) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU64::new(0)));
     let (their_calls, their_found) = (Arc::clone(&calls), Arc::clone(&found));
-    let weak = Arc::downgrade(&cluster);
-    cluster.fabric().set_interruption(Arc::new(move || {
+    let weak = Rc::downgrade(&cluster);
+    cluster.fabric().set_interruption(move || {
         if their_calls.fetch_add(1, Ordering::Relaxed) != stop {
             return;
         }
@@ -131,12 +132,12 @@ fn run(seed: u64, stop: u32) -> bool {
         let seen = cluster.on(1, |worker| lock_free(worker, y));
         let seen = seen.map_or(0, |seen| u64::from(seen) + 1);
         their_found.store(u64::from(committed) | seen << 8, Ordering::Relaxed);
-    }));
+    });
     let saw = transact(&cluster, 0, |tx, worker| {
         write(tx, worker, y)?;
         read(tx, worker, x)
     });
-    cluster.fabric().set_interruption(Arc::new(|| {}));
+    cluster.fabric().set_interruption(|| {});
     let found = found.load(Ordering::Relaxed);
     let (t2_committed, read_saw_old) = (found & 1 == 1, found >> 8 == 1);
     let t1_before_t2 = matches!(saw, Ok(0));

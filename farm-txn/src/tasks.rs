@@ -54,7 +54,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use farm_core::machine::{Machine, MachineError};
-use farm_core::worker::{Cont, Worker};
+use farm_core::worker::Worker;
 
 pub use answers::{Answer, Slot};
 pub use call::Call;
@@ -63,10 +63,7 @@ pub use reply::{answer, with_answer};
 pub use transaction::{Begun, Transaction};
 
 use answers::Answers;
-use queue::{TaskQueue, TaskWaker, TaskWakers};
-
-/// The future of a task.
-type TaskFuture = Pin<Box<dyn Future<Output = ()>>>;
+use queue::TaskQueue;
 
 /// The tasks and the calls of a worker, as the worker knows them.
 pub(crate) struct Tasks {
@@ -79,10 +76,8 @@ pub(crate) struct Tasks {
     ready: VecDeque<usize>,
     /// Whether the event loop will poll the tasks that are ready.
     runs: bool,
-    /// Polls them.
-    poll: Cont<()>,
-    /// The wakers of the tasks; `None` while a task is polled.
-    wakers: Vec<Option<TaskWakers>>,
+    /// The tasks by number. A task is `None` while it is polled.
+    tasks: slab::Slab<Option<executor::Task>>,
     /// The task that is polled, and the address in its waker.
     current: Option<(usize, usize)>,
     looks: slab::Slab<look::Look>,
@@ -103,8 +98,7 @@ impl Tasks {
             answers: Answers::default(),
             ready: VecDeque::new(),
             runs: false,
-            poll: Cont::new(executor::poll_ready, ()),
-            wakers: Vec::new(),
+            tasks: slab::Slab::new(),
             current: None,
             looks: slab::Slab::new(),
             transactions: slab::Slab::new(),
@@ -117,35 +111,10 @@ impl Tasks {
     pub(crate) fn held(&self) -> [(&'static str, usize); 3] {
         let calls = self.answers.len() + self.queue.open() + self.looks.len();
         [
-            ("tasks", here::futures(self.id, |all| all.len())),
+            ("tasks", self.tasks.len()),
             ("calls of tasks", calls),
             ("transactions of tasks", self.transactions.len()),
         ]
-    }
-
-    fn set_waker(&mut self, task: usize, waker: Arc<TaskWaker>) {
-        if self.wakers.len() <= task {
-            self.wakers.resize_with(task + 1, || None);
-        }
-        self.wakers[task] = Some(waker.into());
-    }
-
-    /// Makes a task ready to be polled. If the event loop must be told, returns the continuation to defer.
-    #[inline]
-    fn make_ready(&mut self, task: usize) -> Option<Cont<()>> {
-        self.ready.push_back(task);
-        let runs = std::mem::replace(&mut self.runs, true);
-        (!runs).then_some(self.poll)
-    }
-
-    /// Begins to poll a task. Returns its waker.
-    #[inline]
-    fn begin_poll(&mut self, task: usize) -> TaskWakers {
-        let waker = self.wakers[task].take();
-        let waker = waker.expect("a task that is not polled has its waker");
-        waker.own.rest();
-        self.current = Some((task, waker.waker.data().addr()));
-        waker
     }
 
     /// Returns the task that is polled, if this is its waker.
@@ -160,7 +129,8 @@ impl Tasks {
 /// because the worker no longer executes them.
 impl Drop for Tasks {
     fn drop(&mut self) {
-        drop(here::take_futures(self.id));
+        drop(std::mem::take(&mut self.tasks));
+        here::mend();
         self.queue.close();
     }
 }

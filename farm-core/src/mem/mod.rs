@@ -14,6 +14,7 @@
 //! The tests in these files and the conformance suite of the fabric check the invariants.
 #![allow(unsafe_code)]
 
+mod any_place;
 mod copy;
 mod file_system;
 mod function;
@@ -25,6 +26,7 @@ mod pages;
 mod ptr;
 mod words;
 
+pub use any_place::AnyPlace;
 pub use copy::{MAX_COPY_TRIES, Torn, copy_lines_by, copy_lines_raw};
 pub use function::{Borrowed, Context};
 pub(crate) use function::{with_context, with_context_borrowing};

@@ -7,6 +7,8 @@
 use std::any::{Any, TypeId};
 use std::hash::{Hash, Hasher};
 
+use crate::mem::AnyPlace;
+
 /// Number of slots.
 const SLOTS: usize = 256;
 
@@ -17,31 +19,14 @@ const SLOTS: usize = 256;
 /// with each version of the program or the compiler. Of eight layers, two share their first slot with a probability of a
 /// tenth, so that the second slot must be about as fast as the first.
 pub(crate) struct Layers {
-    slots: [Layer; SLOTS],
-    more: Vec<Layer>,
-}
-
-/// The place of the state of a type.
-struct Layer {
-    id: TypeId,
-    /// `None` while the state is taken out.
-    state: Option<Box<dyn Any + Send>>,
-}
-
-/// The type of a free slot.
-struct Free;
-
-impl Layer {
-    const FREE: Self = Self {
-        id: TypeId::of::<Free>(),
-        state: None,
-    };
+    slots: [AnyPlace; SLOTS],
+    more: Vec<AnyPlace>,
 }
 
 impl Default for Layers {
     fn default() -> Self {
         Self {
-            slots: [const { Layer::FREE }; SLOTS],
+            slots: [const { AnyPlace::FREE }; SLOTS],
             more: Vec::new(),
         }
     }
@@ -51,54 +36,49 @@ impl Layers {
     // Always inlined: layers take their state out and put it back in every operation, and the common case is a few
     // instructions.
     #[inline(always)]
-    pub(crate) fn put<T: Any + Send>(&mut self, state: Box<T>) {
-        match self.place(TypeId::of::<T>()) {
-            Some(place) => *place = Some(state),
-            None => self.add(TypeId::of::<T>(), state),
+    pub(crate) fn put<T: Any>(&mut self, state: Box<T>) {
+        match self.place::<T>() {
+            Some(place) => place.put(state),
+            None => self.add(state),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn take<T: Any + Send>(&mut self) -> Option<Box<T>> {
-        self.place(TypeId::of::<T>())?.take()?.downcast().ok()
+    pub(crate) fn take<T: Any>(&mut self) -> Option<Box<T>> {
+        self.place::<T>()?.take()
     }
 
     #[inline(always)]
-    pub(crate) fn get<T: Any + Send>(&mut self) -> Option<&mut T> {
-        let state = self.place(TypeId::of::<T>())?;
-        state.as_deref_mut()?.downcast_mut()
+    pub(crate) fn get<T: Any>(&mut self) -> Option<&mut T> {
+        self.place::<T>()?.get()
     }
 
     /// Returns the place of the state of a type that was put before.
     #[inline(always)]
-    fn place(&mut self, id: TypeId) -> Option<&mut Option<Box<dyn Any + Send>>> {
-        let [first, second] = slots(id);
-        if self.slots[first].id == id {
-            return Some(&mut self.slots[first].state);
+    fn place<T: Any>(&mut self) -> Option<&mut AnyPlace> {
+        let [first, second] = slots(TypeId::of::<T>());
+        if self.slots[first].is::<T>() {
+            return Some(&mut self.slots[first]);
         }
-        if self.slots[second].id == id {
-            return Some(&mut self.slots[second].state);
+        if self.slots[second].is::<T>() {
+            return Some(&mut self.slots[second]);
         }
-        self.place_in_more(id)
+        self.place_in_more::<T>()
     }
 
     #[cold]
-    fn place_in_more(&mut self, id: TypeId) -> Option<&mut Option<Box<dyn Any + Send>>> {
-        let layer = self.more.iter_mut().find(|layer| layer.id == id)?;
-        Some(&mut layer.state)
+    fn place_in_more<T: Any>(&mut self) -> Option<&mut AnyPlace> {
+        self.more.iter_mut().find(|place| place.is::<T>())
     }
 
     /// Adds the state of a type that has no place yet.
     #[cold]
-    fn add(&mut self, id: TypeId, state: Box<dyn Any + Send>) {
-        let layer = Layer {
-            id,
-            state: Some(state),
-        };
-        let is_free = |slot: &usize| self.slots[*slot].id == Layer::FREE.id;
-        match slots(id).into_iter().find(is_free) {
-            Some(free) => self.slots[free] = layer,
-            None => self.more.push(layer),
+    fn add<T: Any>(&mut self, state: Box<T>) {
+        let is_free = |slot: &usize| self.slots[*slot].is_free();
+        let place = AnyPlace::new(state);
+        match slots(TypeId::of::<T>()).into_iter().find(is_free) {
+            Some(free) => self.slots[free] = place,
+            None => self.more.push(place),
         }
     }
 }
@@ -181,11 +161,7 @@ mod tests {
         let mut layers = Layers::default();
         for_types!(check(&mut layers): 0 10 20 30 40 50 60 70 80 90 100 110 120 130 140 150 160 170 180 190);
         for_types!(found(&mut layers): 0 10 20 30 40 50 60 70 80 90 100 110 120 130 140 150 160 170 180 190);
-        let occupied = layers
-            .slots
-            .iter()
-            .filter(|slot| slot.id != Layer::FREE.id)
-            .count();
+        let occupied = layers.slots.iter().filter(|slot| !slot.is_free()).count();
         assert_eq!(occupied + layers.more.len(), 200);
         assert!(
             !layers.more.is_empty(),

@@ -316,7 +316,7 @@ impl Worker {
     }
 
     /// Stores the state of a layer with the worker, one value of each type.
-    pub fn put_layer<T: Any + Send>(&mut self, state: Box<T>) {
+    pub fn put_layer<T: Any>(&mut self, state: Box<T>) {
         self.layers.put(state);
     }
 
@@ -325,7 +325,7 @@ impl Worker {
     /// # Panics
     /// If the layer is not attached to this worker, or its state is already taken out.
     #[inline]
-    pub fn take_layer<T: Any + Send>(&mut self) -> Box<T> {
+    pub fn take_layer<T: Any>(&mut self) -> Box<T> {
         match self.layers.take() {
             Some(state) => state,
             None => panic!(
@@ -338,7 +338,7 @@ impl Worker {
 
     /// Returns the state of a layer, for callers that need nothing else of the worker meanwhile.
     #[inline]
-    pub fn layer<T: Any + Send>(&mut self) -> Option<&mut T> {
+    pub fn layer<T: Any>(&mut self) -> Option<&mut T> {
         self.layers.get()
     }
 
@@ -366,7 +366,7 @@ impl Worker {
     /// # Panics
     /// If the layer is not attached to this worker, or its state is taken out.
     #[inline]
-    pub fn layer_and_arena<T: Any + Send>(&mut self) -> (&mut T, &mut Arena) {
+    pub fn layer_and_arena<T: Any>(&mut self) -> (&mut T, &mut Arena) {
         let layer = self.layers.get().expect(
             "the layer must be attached to this worker, and its state must not be taken out",
         );

@@ -1,5 +1,6 @@
 //! Assembles machines and workers from the parts that `farm_core::machine` also uses.
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
@@ -79,7 +80,7 @@ impl Cluster {
                     .collect(),
             });
         }
-        let parts = Arc::new(Parts {
+        let parts = Rc::new(Parts {
             fabric,
             pace,
             seats,
@@ -89,10 +90,8 @@ impl Cluster {
             turns: AtomicU64::new(0),
             idle_turns: AtomicU32::new(0),
         });
-        let others = Arc::clone(&parts);
-        parts
-            .fabric
-            .set_interruption(Arc::new(move || others.run_others()));
+        let others = Rc::clone(&parts);
+        parts.fabric.set_interruption(move || others.run_others());
         Cluster { parts }
     }
 }

@@ -17,6 +17,7 @@ mod limits;
 mod rest;
 mod schedule;
 
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -83,7 +84,7 @@ struct Parts {
 
 /// A simulated cluster.
 pub struct Cluster {
-    parts: Arc<Parts>,
+    parts: Rc<Parts>,
 }
 
 impl Cluster {
@@ -206,6 +207,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl Drop for Cluster {
     fn drop(&mut self) {
         // Breaks a reference cycle: the fabric's callback owns the parts, and the parts own the fabric.
-        self.parts.fabric.set_interruption(Arc::new(|| {}));
+        self.parts.fabric.set_interruption(|| {});
     }
 }

@@ -6,11 +6,12 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use farm_core::ids::MachineId;
 use rand::Rng;
+use send_wrapper::SendWrapper;
 
 use super::connection::Location;
 
 /// A function of the scheduler that lets other workers run between two accesses of a turn.
-pub(super) type Others = Arc<dyn Fn() + Send + Sync>;
+pub(super) type Others = Arc<SendWrapper<Box<dyn Fn()>>>;
 
 /// A store that other processors do not see yet.
 #[derive(Debug)]

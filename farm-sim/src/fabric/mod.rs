@@ -55,6 +55,7 @@ use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::mem::Memory;
 use farm_core::time::{Clock, Nanos};
 use rand::Rng;
+use send_wrapper::SendWrapper;
 
 pub use config::{Defect, Odds, SimConfig};
 pub use trace::{Event, Operation};
@@ -128,8 +129,10 @@ impl SimFabric {
 
     /// Sets the function that lets other workers take turns. The fabric calls it at some interruptions of a turn, which
     /// occur between two memory accesses. The odds determine how often.
-    pub fn set_interruption(&self, others: Arc<dyn Fn() + Send + Sync>) {
-        self.state().processors.others = Some(others);
+    ///
+    /// All workers of the fabric run on the thread that calls this, and the function is dropped there.
+    pub fn set_interruption(&self, others: impl Fn() + 'static) {
+        self.state().processors.others = Some(Arc::new(SendWrapper::new(Box::new(others))));
     }
 
     /// Makes every buffered store visible, and every word of a remote write that processors do not see yet.

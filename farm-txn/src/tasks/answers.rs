@@ -137,7 +137,17 @@ impl Answer {
         }
     }
 
+    #[inline(always)]
     fn clear(&mut self) {
+        let small = self.bytes.capacity() <= MOST_KEPT_BYTES;
+        match small && self.error.is_none() && self.value.is_none() && self.undo.is_none() {
+            true => self.bytes.clear(),
+            false => self.clear_all(),
+        }
+    }
+
+    #[cold]
+    fn clear_all(&mut self) {
         self.error = None;
         self.value = None;
         self.undo = None;
@@ -253,6 +263,19 @@ impl Answers {
         }
         entry.state = State::Answered;
         Follows::Wake(std::mem::take(&mut entry.waits))
+    }
+
+    /// As [`Answers::answered`], if a task of the worker waits for the answer; otherwise does nothing.
+    #[inline(always)]
+    pub(super) fn answered_task(&mut self, index: u32) -> Option<usize> {
+        let entry = &mut self.entries[index as usize];
+        match (entry.state, &entry.waits) {
+            (State::Open, Waits::Task(task)) => {
+                entry.state = State::Answered;
+                Some(*task)
+            }
+            _ => None,
+        }
     }
 
     #[inline]

@@ -24,12 +24,16 @@ use super::tries;
 pub struct Call<'q, S, F> {
     queue: &'q Arc<TaskQueue>,
     run: Option<RunKey>,
-    state: State<S>,
+    state: State,
+    /// `None` when the call has begun.
+    start: Option<S>,
+    /// `None` when the call has completed.
     finish: Option<F>,
 }
 
-enum State<S> {
-    New(S),
+#[derive(Clone, Copy)]
+enum State {
+    New,
     /// The entry is with the worker.
     OnWorker(u32),
     /// The entry is in the queue.
@@ -45,7 +49,8 @@ impl<'q, S, F> Call<'q, S, F> {
         Self {
             queue,
             run,
-            state: State::New(start),
+            state: State::New,
+            start: Some(start),
             finish: Some(finish),
         }
     }
@@ -63,8 +68,8 @@ where
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         let this = self.get_mut();
-        match std::mem::replace(&mut this.state, State::Ended) {
-            State::New(start) => this.begin(start, context),
+        match this.state {
+            State::New => this.begin(context),
             State::OnWorker(index) => this.poll_on_worker(index, context),
             State::InQueue(index) => this.poll_in_queue(index, context),
             State::Ended => panic!("a call was polled again after it had completed"),
@@ -78,27 +83,28 @@ where
     F: FnOnce(&mut Answer) -> T,
 {
     #[inline(always)]
-    fn begin(&mut self, start: S, context: &Context<'_>) -> Poll<T> {
-        let mut start = Some(start);
+    fn begin(&mut self, context: &Context<'_>) -> Poll<T> {
         let begun = here::with_worker(self.queue.id, |worker| {
-            let start = start.take()?;
             let own = tasks(worker);
             let index = own.answers.open(self.run);
             run::begin_call(&mut own.transactions, self.run);
-            start(worker, Slot::of_worker(index));
-            Some(self.take_or_wait(worker, index, context))
+            self.take_start()(worker, Slot::of_worker(index));
+            self.take_or_wait(worker, index, context)
         });
-        if let Some(polled) = begun.flatten() {
-            return polled;
-        }
-        let start = start.expect("a call that no worker has started was not started");
-        self.queue_up(start, context)
+        begun.unwrap_or_else(|| self.queue_up(context))
+    }
+
+    #[inline(always)]
+    fn take_start(&mut self) -> S {
+        let start = self.start.take();
+        start.expect("a call begins once")
     }
 
     /// Queues the call for the worker.
     #[cold]
-    fn queue_up(&mut self, start: S, context: &Context<'_>) -> Poll<T> {
-        match self.queue.call(self.run, Box::new(start), context) {
+    fn queue_up(&mut self, context: &Context<'_>) -> Poll<T> {
+        let start = Box::new(self.take_start());
+        match self.queue.call(self.run, start, context) {
             Ok(index) => {
                 self.state = State::InQueue(index);
                 Poll::Pending
@@ -125,6 +131,7 @@ where
 
     #[inline(always)]
     fn complete(&mut self, answer: &mut Answer) -> Poll<T> {
+        self.state = State::Ended;
         let finish = self.finish.take();
         let finish = finish.expect("a call completes once");
         Poll::Ready(finish(answer))
@@ -154,18 +161,25 @@ where
     fn poll_in_queue(&mut self, index: u32, context: &Context<'_>) -> Poll<T> {
         match self.queue.poll(index, context) {
             Poll::Ready(mut answer) => self.complete(&mut answer),
-            Poll::Pending => {
-                self.state = State::InQueue(index);
-                Poll::Pending
-            }
+            Poll::Pending => Poll::Pending,
         }
     }
 }
 
 impl<S, F> Drop for Call<'_, S, F> {
+    #[inline(always)]
     fn drop(&mut self) {
-        match std::mem::replace(&mut self.state, State::Ended) {
-            State::New(_) | State::Ended => return,
+        if !matches!(self.state, State::Ended) {
+            self.drop_unfinished();
+        }
+    }
+}
+
+impl<S, F> Call<'_, S, F> {
+    #[cold]
+    fn drop_unfinished(&mut self) {
+        match self.state {
+            State::New | State::Ended => return,
             State::OnWorker(index) => {
                 here::on_worker(self.queue, move |worker| reply::drop_call(worker, index));
             }

@@ -2,28 +2,40 @@
 //! runs from the event loop.
 
 use std::any::Any;
+use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use farm_core::worker::{Cont, Worker};
 
 use super::answers::Slot;
-use super::queue::{Request, TaskWaker, TaskWakers};
-use super::reply::wake;
-use super::{TaskFuture, here, run, tasks};
+use super::queue::{Request, TaskWaker};
+use super::{here, run, tasks};
 
 /// Maximum number of requests served, and of tasks polled, in one run; other work of the worker follows.
 const MOST_STEPS: usize = 64;
 
+/// A task: its future and its waker. The worker, which has its tasks, stays on its thread, so the state of the future need
+/// not be `Send`.
+pub(super) struct Task {
+    future: Pin<Box<dyn Future<Output = ()>>>,
+    /// The waker, in both of its forms.
+    own: Arc<TaskWaker>,
+    waker: Waker,
+}
+
 /// Starts a task.
-pub(super) fn spawn(worker: &mut Worker, future: TaskFuture) {
+pub(super) fn spawn(worker: &mut Worker, future: Pin<Box<dyn Future<Output = ()>>>) {
     let own = tasks(worker);
-    let (id, queue) = (own.id, Arc::clone(&own.queue));
-    let task = here::futures(id, |all| all.insert(Some(future)));
-    let own = tasks(worker);
-    own.set_waker(task, TaskWaker::new(queue, task));
-    wake(worker, task);
+    let queue = Arc::clone(&own.queue);
+    let entry = own.tasks.vacant_entry();
+    let number = entry.key();
+    let own = TaskWaker::new(queue, number);
+    let waker = Waker::from(Arc::clone(&own));
+    entry.insert(Some(Task { future, own, waker }));
+    wake(worker, number);
 }
 
 /// Serves the requests of other threads, at most [`MOST_STEPS`] of them; if more may be left, it continues in a deferred
@@ -48,6 +60,24 @@ pub(super) fn serve(worker: &mut Worker) {
     worker.defer(Cont::new(|worker: &mut Worker, (), ()| serve(worker), ()));
 }
 
+/// Makes a task of this worker ready to be polled.
+pub(super) fn wake(worker: &mut Worker, task: usize) {
+    tasks(worker).ready.push_back(task);
+    make_ready(worker);
+}
+
+/// Polls a task whose call was answered. If another task is polled, it follows.
+///
+/// This runs in the continuation that answers the call, as does the code that a program passes as a continuation. The
+/// result, and what the task uses, are in the processor's cache at this time.
+#[inline]
+pub(super) fn poll_or_wake(worker: &mut Worker, task: usize) {
+    match tasks(worker).current {
+        None => poll(worker, task),
+        Some(_) => wake(worker, task),
+    }
+}
+
 /// Ensures that ready tasks are polled.
 fn make_ready(worker: &mut Worker) {
     let own = tasks(worker);
@@ -64,27 +94,29 @@ pub(super) fn poll_ready(worker: &mut Worker, (): (), (): ()) {
             own.runs = false;
             return;
         };
-        let id = own.id;
-        let taken = here::futures(id, |all| all.get_mut(task)?.take());
-        // A task that has ended may have been woken before.
-        if let Some(future) = taken {
-            let waker = own.begin_poll(task);
-            poll(worker, id, (task, future), waker);
-        }
+        poll(worker, task);
     }
     worker.defer(Cont::new(poll_ready, ()));
 }
 
 /// Polls a task.
 #[inline]
-fn poll(worker: &mut Worker, id: u64, (task, mut future): (usize, TaskFuture), waker: TaskWakers) {
-    let mut context = Context::from_waker(&waker.waker);
+fn poll(worker: &mut Worker, number: usize) {
+    let own = tasks(worker);
+    let id = own.id;
+    // A task that has ended may have been woken before.
+    let Some(mut task) = own.tasks.get_mut(number).and_then(Option::take) else {
+        return;
+    };
+    task.own.rest();
+    own.current = Some((number, task.waker.data().addr()));
     let pending = here::polling(worker, id, || {
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut context)));
-        match polled {
-            Ok(Poll::Pending) => Some(future),
+        let mut context = Context::from_waker(&task.waker);
+        let poll = || task.future.as_mut().poll(&mut context);
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(Poll::Pending) => Some(task),
             ended => {
-                end(ended.map(drop), future);
+                end(ended.map(drop), task);
                 None
             }
         }
@@ -92,18 +124,16 @@ fn poll(worker: &mut Worker, id: u64, (task, mut future): (usize, TaskFuture), w
     let own = tasks(worker);
     own.current = None;
     match pending {
-        Some(future) => {
-            own.wakers[task] = Some(waker);
-            here::futures(id, |all| all[task] = Some(future));
-        }
-        None => drop(here::futures(id, |all| all.remove(task))),
+        Some(_) => own.tasks[number] = pending,
+        None => _ = own.tasks.remove(number),
     }
 }
 
-/// Drops the future of a task that has ended.
-fn end(outcome: std::thread::Result<()>, future: TaskFuture) {
+/// Drops a task that has ended.
+#[cold]
+fn end(outcome: std::thread::Result<()>, task: Task) {
     // Values of the task may panic when they are dropped.
-    for outcome in [outcome, catch_unwind(AssertUnwindSafe(|| drop(future)))] {
+    for outcome in [outcome, catch_unwind(AssertUnwindSafe(|| drop(task)))] {
         match outcome {
             Ok(()) => {}
             Err(panic) if here::is_broken() => resume_unwind(panic),

@@ -1,11 +1,10 @@
 //! The worker whose task a thread polls. Calls of that task use the worker at once, without a request to it.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 use farm_core::mem::Lent;
 use farm_core::worker::Worker;
 
-use super::TaskFuture;
 use super::queue::TaskQueue;
 
 thread_local! {
@@ -17,15 +16,7 @@ thread_local! {
 
     /// Whether a panic has interrupted the use of the worker by a task.
     static BROKEN: Cell<bool> = const { Cell::new(false) };
-
-    /// The tasks of the workers that run on this thread, with the numbers of their queues. They are stored here and not
-    /// with the worker, whose state must be `Send`: the state of a task need not be `Send`, nor need the compiler be able
-    /// to prove that it is.
-    static FUTURES: RefCell<Vec<(u64, Futures)>> = const { RefCell::new(Vec::new()) };
 }
-
-/// Tasks by number. A task is `None` while it is polled.
-pub(super) type Futures = slab::Slab<Option<TaskFuture>>;
 
 /// Calls `poll`, within which [`with_worker`] finds the worker of the queue `id`.
 #[inline]
@@ -71,30 +62,8 @@ pub(super) fn is_broken() -> bool {
     BROKEN.get()
 }
 
-/// Accesses the tasks of a worker. Futures must be dropped outside of `work`.
-#[inline]
-pub(super) fn futures<R>(id: u64, work: impl FnOnce(&mut Futures) -> R) -> R {
-    FUTURES.with_borrow_mut(|all| {
-        // A thread runs one worker, except in the simulator, which runs some.
-        let index = match all.iter().position(|(queue, _)| *queue == id) {
-            Some(index) => index,
-            None => {
-                all.push((id, Futures::new()));
-                all.len() - 1
-            }
-        };
-        work(&mut all[index].1)
-    })
-}
-
-/// Takes the tasks of a worker that stops; `None` if it has none, or if the thread is ending.
-pub(super) fn take_futures(id: u64) -> Option<Futures> {
-    // Other workers of the thread are not affected.
+/// Forgets such a panic, when the worker has ended: others of the thread are not affected.
+pub(super) fn mend() {
+    // The thread itself may be ending.
     let _ = BROKEN.try_with(|broken| broken.set(false));
-    let taken = FUTURES.try_with(|all| {
-        let mut all = all.borrow_mut();
-        let index = all.iter().position(|(queue, _)| *queue == id)?;
-        Some(all.swap_remove(index).1)
-    });
-    taken.ok().flatten()
 }

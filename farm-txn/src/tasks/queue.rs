@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Wake};
 
 use farm_core::ids::WorkerRef;
 use farm_core::worker::{Inbox, Worker};
@@ -243,17 +243,4 @@ impl Wake for TaskWaker {
             self.queue.wake(self.task);
         }
     }
-}
-
-impl From<Arc<TaskWaker>> for TaskWakers {
-    fn from(own: Arc<TaskWaker>) -> Self {
-        let waker = Waker::from(Arc::clone(&own));
-        Self { own, waker }
-    }
-}
-
-/// The waker of a task, in both of its forms.
-pub(super) struct TaskWakers {
-    pub(super) own: Arc<TaskWaker>,
-    pub(super) waker: Waker,
 }

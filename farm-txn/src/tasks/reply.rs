@@ -3,15 +3,7 @@
 use farm_core::worker::Worker;
 
 use super::answers::{Answer, Dropped, Follows, Place, Slot, Waits};
-use super::{run, tasks};
-
-/// Makes a task of this worker ready to be polled.
-#[inline]
-pub(super) fn wake(worker: &mut Worker, task: usize) {
-    if let Some(poll) = tasks(worker).make_ready(task) {
-        worker.defer(poll);
-    }
-}
+use super::{executor, run, tasks};
 
 /// Answers a call: `fill` stores the answer, and the task that waits for it is woken. Each call is answered once.
 #[inline]
@@ -26,6 +18,9 @@ pub fn answer(worker: &mut Worker, slot: Slot, fill: impl FnOnce(&mut Answer)) {
             if let Some(key) = run {
                 run::end_call(&mut own.transactions, now, key, &mut answer.error);
             }
+            if let Some(task) = own.answers.answered_task(index) {
+                return executor::poll_or_wake(worker, task);
+            }
             own.answers.answered(index)
         }
         Place::Queue(index) => {
@@ -39,15 +34,7 @@ pub fn answer(worker: &mut Worker, slot: Slot, fill: impl FnOnce(&mut Answer)) {
             own.queue.answered(index)
         }
     };
-    match follows {
-        Follows::Wake(Waits::Task(task)) => {
-            if let Some(poll) = own.make_ready(task) {
-                worker.defer(poll);
-            }
-        }
-        Follows::Wake(Waits::Nobody) => {}
-        other => follow(worker, slot, other),
-    }
+    follow(worker, slot, follows);
 }
 
 /// Accesses the answer of a call that is not complete.
@@ -60,9 +47,10 @@ pub fn with_answer<R>(worker: &mut Worker, slot: Slot, work: impl FnOnce(&mut An
 }
 
 /// Does what follows after an answer is complete.
+#[cold]
 fn follow(worker: &mut Worker, slot: Slot, follows: Follows) {
     match follows {
-        Follows::Wake(Waits::Task(task)) => wake(worker, task),
+        Follows::Wake(Waits::Task(task)) => executor::wake(worker, task),
         Follows::Wake(Waits::Nobody) => {}
         Follows::Wake(Waits::Waker(waker)) => waker.wake(),
         Follows::Wake(Waits::Other(to)) => {
