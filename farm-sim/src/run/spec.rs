@@ -101,10 +101,13 @@ pub(super) fn make_graph(spec: &mut Spec, rng: &mut impl Rng) {
         cached_heads: [0, 1, 64][rng.random_range(0..3usize)],
         node_data: 5,
         restores: 7,
+        removes_after: 0,
     };
     if rng.random_ratio(1, 6) {
         // One long list, whose index has inner pages, and most of which is removed again.
         spec.operations *= 3;
+        spec.graph.removes_after = spec.operations * 3 / 5;
+        spec.graph.assoc_bytes = [40, 190, 190, 190][rng.random_range(0..4usize)];
         (spec.lock_free, spec.in_transactions) = (10, 70);
         spec.graph.nodes = 1;
         (spec.graph.node_data, spec.graph.restores) = (0, 0);

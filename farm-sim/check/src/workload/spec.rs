@@ -149,9 +149,11 @@ pub struct GraphShape {
     /// Share of operations that read or write the data of nodes. Such a write writes data that is in an object of
     /// its own.
     pub node_data: u32,
-    /// Share of writes that delete or restore a node. If it is 0, nodes that are deleted remain so, and few nodes
-    /// are reserved.
+    /// Share of writes that delete or restore a node. If it is 0, no nodes are deleted, and few are
+    /// reserved.
     pub restores: u32,
+    /// Number of operations of a client after which all of its changes remove associations; 0 if there is no such number.
+    pub removes_after: u64,
 }
 
 impl Default for GraphShape {
@@ -166,6 +168,7 @@ impl Default for GraphShape {
             cached_heads: 16,
             node_data: 10,
             restores: 7,
+            removes_after: 0,
         }
     }
 }

@@ -32,6 +32,8 @@ struct Draw<'a> {
     value: u64,
     /// Whether most changes add associations.
     grows: bool,
+    /// Whether all changes remove associations.
+    removes: bool,
 }
 
 /// Returns the next operations of a client.
@@ -39,9 +41,11 @@ pub(super) fn draw(worker: &mut Worker, client: usize) -> (Via, Vec<GraphRequest
     let nodes = graph_work(worker).nodes.keys().copied().collect();
     let work = work(worker);
     let state = &mut work.clients[client];
+    let removes_after = work.spec.graph.removes_after;
     let mut draw = Draw {
         value: u64::from(state.number + 1) << 32 | state.sequence << STEP_BITS,
         grows: state.sequence / PHASE % 3 != 2,
+        removes: removes_after > 0 && state.sequence >= removes_after,
         rng: &mut state.rng,
         spec: &work.spec,
         nodes,
@@ -144,6 +148,10 @@ impl Draw<'_> {
         if self.percent(self.shape().node_data) {
             return GraphRequest::SetNode(node, self.value() | SPILLED);
         }
+        if self.removes {
+            let assoc_type = self.assoc_type();
+            return GraphRequest::Remove(node, assoc_type, self.other(assoc_type));
+        }
         let restores = self.shape().restores > 0;
         if self.percent(self.shape().restores) {
             return match self.rng.random_bool(0.4) {
@@ -154,10 +162,10 @@ impl Draw<'_> {
         match self.rng.random_range(0..100) {
             0..3 => GraphRequest::AddNode(self.spare(), self.node_value()),
             3 => GraphRequest::AddNode(0, self.node_value()),
-            4 => GraphRequest::DeleteNode(node),
+            4 if restores => GraphRequest::DeleteNode(node),
             5..8 if restores => GraphRequest::ReserveNode(self.spare(), self.node_type()),
             8 if restores => GraphRequest::ReserveNode(0, self.node_type()),
-            5..15 => GraphRequest::SetNode(node, self.node_value()),
+            4..15 => GraphRequest::SetNode(node, self.node_value()),
             drawn => self.change(node, drawn - 15),
         }
     }
