@@ -2,14 +2,20 @@
 
 use std::future::Future;
 
+use farm_core::worker::Worker;
 use farm_kv::shard::Changed;
 use farm_kv::tasks::{self as kv, Bytes, ChangeKind};
 use farm_kv::{TableId, TableSpec};
 use farm_txn::{Handle, Transaction, TxError};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::farm::{Farm, LocalFarm};
+use crate::key::Key;
+use crate::table::Value;
 use crate::tx::Tx;
+
+/// Number of keys that are looked up at a time.
+const MOST_AT_ONCE: usize = 512;
 
 /// Where an operation on a table runs: alone (`&Farm`, `&LocalFarm`), or inside of a transaction ([`Tx`]).
 pub trait Access: sealed::Access {}
@@ -64,6 +70,15 @@ pub trait Site: Copy {
         finish: impl FnOnce(Result<Option<&[u8]>, TxError>) -> T,
     ) -> impl Future<Output = T>;
 
+    /// Looks up keys as far as that is possible without waiting, and stores their values. Returns the indexes of the
+    /// others.
+    fn look_up_many<K: Key, V: Value>(
+        self,
+        table: TableId,
+        keys: &[K],
+        values: &mut [Option<V>],
+    ) -> impl Future<Output = Result<Vec<usize>, TxError>>;
+
     /// Changes the pair of a key.
     fn change(
         self,
@@ -91,6 +106,32 @@ impl Site for &Handle {
         finish: impl FnOnce(Result<Option<&[u8]>, TxError>) -> T,
     ) -> impl Future<Output = T> {
         kv::look_up(self, table, key, finish)
+    }
+
+    #[inline]
+    async fn look_up_many<K: Key, V: Value>(
+        self,
+        table: TableId,
+        keys: &[K],
+        values: &mut [Option<V>],
+    ) -> Result<Vec<usize>, TxError> {
+        let here = self.at_once(|worker| get_many(worker, table, keys, values));
+        if let Some(done) = here {
+            let (left, enough) = done?;
+            if enough {
+                self.let_others_run().await;
+            }
+            return Ok(left);
+        }
+        // Another thread: the worker cannot borrow its keys and values.
+        let (keys, mut found) = (keys.to_vec(), vec![None; keys.len()]);
+        let work = move |worker: &mut Worker| {
+            let (left, _) = get_many(worker, table, &keys, &mut found)?;
+            Ok::<_, TxError>((found, left))
+        };
+        let (found, left) = self.with_worker(work).await??;
+        values.copy_from_slice(&found);
+        Ok(left)
     }
 
     fn change(
@@ -122,6 +163,16 @@ impl Site for Transaction<'_> {
         finish: impl FnOnce(Result<Option<&[u8]>, TxError>) -> T,
     ) -> impl Future<Output = T> {
         kv::read(self, table, key, finish)
+    }
+
+    /// The transaction records each read.
+    async fn look_up_many<K: Key, V: Value>(
+        self,
+        _: TableId,
+        keys: &[K],
+        _: &mut [Option<V>],
+    ) -> Result<Vec<usize>, TxError> {
+        Ok((0..keys.len()).collect())
     }
 
     fn change(
@@ -188,6 +239,57 @@ async fn look_up_again(
             Err(again) => error = again,
         }
     }
+}
+
+/// Looks up keys on their worker as far as that is possible without waiting. Returns the indexes of the others, and whether
+/// other work should run.
+#[inline]
+fn get_many<K: Key, V: Value>(
+    worker: &mut Worker,
+    table: TableId,
+    keys: &[K],
+    values: &mut [Option<V>],
+) -> Result<(Vec<usize>, bool), TxError> {
+    let mut left = Vec::new();
+    let key = |index: usize| keys[index].to_bytes();
+    let found = |index: usize, value: Option<&[u8]>| {
+        values[index] = value.map(bytemuck::pod_read_unaligned);
+    };
+    let enough = farm_kv::get_many(worker, table, keys.len(), key, found, &mut left)?;
+    Ok((left, enough))
+}
+
+/// Looks up keys, and returns their values in the order of the keys. Opens the table if it is not open.
+pub(crate) async fn look_up_many<K: Key, V: Value>(
+    site: impl Site,
+    table: &TableSpec,
+    keys: &[K],
+) -> Result<Vec<Option<V>>> {
+    let mut values = vec![None; keys.len()];
+    let chunks = keys
+        .chunks(MOST_AT_ONCE)
+        .zip(values.chunks_mut(MOST_AT_ONCE));
+    for (keys, values) in chunks {
+        let left = loop {
+            match site.look_up_many(table.table(), keys, values).await {
+                Ok(left) => break left,
+                Err(error) => site.recover(table, error).await?,
+            }
+        };
+        if !left.is_empty() {
+            let single = |index: usize| async move {
+                let mut value = V::zeroed();
+                let store = |bytes: &[u8]| value = bytemuck::pod_read_unaligned(bytes);
+                let found = look_up(site, table, keys[index].to_bytes(), store).await?;
+                Ok::<_, Error>((index, found.then_some(value)))
+            };
+            let all = futures_util::future::try_join_all(left.into_iter().map(single));
+            for (index, value) in all.await? {
+                values[index] = value;
+            }
+        }
+    }
+    Ok(values)
 }
 
 /// Changes the pair of a key. Opens the table if it is not open.

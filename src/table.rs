@@ -8,7 +8,7 @@ use farm_kv::TableSpec;
 use farm_kv::shard::Changed;
 use farm_kv::tasks::ChangeKind;
 
-use crate::access::{Access, change, look_up};
+use crate::access::{Access, change, look_up, look_up_many};
 use crate::error::{Error, Kind, Result};
 use crate::key::Key;
 
@@ -137,8 +137,7 @@ impl<K: Key, V: Value> Table<K, V> {
     /// # Errors
     /// As [`Table::get`]: the first error.
     pub async fn get_many(&self, at: impl Access, keys: &[K]) -> Result<Vec<Option<V>>> {
-        let reads = keys.iter().map(|key| self.get(at, *key));
-        futures_util::future::try_join_all(reads).await
+        look_up_many(at.site(), &self.spec, keys).await
     }
 
     /// Returns whether the table has a key.

@@ -35,7 +35,7 @@ use crate::recorder::Outcome;
 pub const TASK_VALUE_BYTES: usize = 32;
 /// Number of keys that the tasks look up one after another.
 const TASK_KEYS: usize = 1 << 20;
-/// Number of keys that a task takes at a time; divides [`TASK_KEYS`].
+/// Number of keys that a task that looks up single keys takes at a time; divides [`TASK_KEYS`].
 const TASK_CHUNK: usize = 64;
 
 /// Number of workers of the machine that owns the data.
@@ -86,8 +86,10 @@ pub struct LookupRate {
 /// The rate of lookups by tasks.
 #[derive(Clone, Debug, Serialize)]
 pub struct TaskRate {
-    /// Number of tasks, each of which has one lookup in flight.
+    /// Number of tasks, each of which has one operation in flight.
     pub tasks: usize,
+    /// Number of keys that an operation looks up.
+    pub batch: usize,
     /// Lookups per second, in the median of the repeats.
     pub lookups_per_s: f64,
     /// Lookups per second of every repeat, in ascending order.
@@ -282,7 +284,7 @@ impl Tasks {
     async fn look_up(self: Rc<Self>, here: LocalFarm) {
         let mut keys = Vec::with_capacity(TASK_CHUNK);
         while !self.over.get() {
-            self.draw(&mut keys);
+            self.draw(&mut keys, TASK_CHUNK);
             for &key in &keys {
                 match self.table.get(&here, key).await {
                     Ok(Some(_)) => self.lookups.set(self.lookups.get() + 1),
@@ -293,12 +295,27 @@ impl Tasks {
         }
     }
 
+    /// Looks up `batch` keys at a time, one batch after another.
+    async fn look_up_many(self: Rc<Self>, here: LocalFarm, batch: usize) {
+        let mut keys = Vec::with_capacity(batch);
+        while !self.over.get() {
+            self.draw(&mut keys, batch);
+            match self.table.get_many(&here, &keys).await {
+                Ok(values) if values.iter().all(Option::is_some) => {
+                    self.lookups.set(self.lookups.get() + batch as u64);
+                }
+                Ok(_) => return self.fail("a lookup did not find a loaded key".to_owned()),
+                Err(error) => return self.fail(error.to_string()),
+            }
+        }
+    }
+
     /// Takes the next keys. Several at a time, because a cache miss for each would be part of what is measured.
-    fn draw(&self, keys: &mut Vec<Key>) {
+    fn draw(&self, keys: &mut Vec<Key>, count: usize) {
         let next = self.next.get();
         keys.clear();
-        keys.extend_from_slice(&self.keys[next..next + TASK_CHUNK]);
-        self.next.set((next + TASK_CHUNK) % self.keys.len());
+        keys.extend_from_slice(&self.keys[next..next + count]);
+        self.next.set((next + count) % self.keys.len());
     }
 
     fn fail(&self, why: String) {
@@ -313,6 +330,19 @@ impl LookupBench {
     /// # Errors
     /// If the values of the table do not have [`TASK_VALUE_BYTES`].
     pub fn measure_tasks(&self, tasks: usize) -> Result<TaskRate> {
+        self.run_tasks(tasks, 1)
+    }
+
+    /// Measures lookups of `batch` keys at a time, one batch after another, by one task on the worker. The number is a
+    /// power of two.
+    ///
+    /// # Errors
+    /// If the values of the table do not have [`TASK_VALUE_BYTES`].
+    pub fn measure_batches(&self, batch: usize) -> Result<TaskRate> {
+        self.run_tasks(1, batch)
+    }
+
+    fn run_tasks(&self, tasks: usize, batch: usize) -> Result<TaskRate> {
         let table = Table::of_spec(self.spec)?;
         let (duration, records, count) = (self.options.duration, self.records(), tasks);
         let mut rates = Vec::new();
@@ -330,7 +360,10 @@ impl LookupBench {
                 });
                 for _ in 0..count {
                     let tasks = Rc::clone(&tasks);
-                    farm::spawn(worker, |here| tasks.look_up(here));
+                    match batch {
+                        1 => farm::spawn(worker, |here| tasks.look_up(here)),
+                        _ => farm::spawn(worker, |here| tasks.look_up_many(here, batch)),
+                    }
                 }
                 farm::spawn(worker, async move |here: LocalFarm| {
                     let began = Instant::now();
@@ -348,6 +381,7 @@ impl LookupBench {
         rates.sort_by(f64::total_cmp);
         Ok(TaskRate {
             tasks,
+            batch,
             lookups_per_s: rates[rates.len() / 2],
             repeats: rates,
         })

@@ -35,7 +35,7 @@ pub mod tx;
 pub use attach::attach;
 pub use change::Change;
 pub use error::KvError;
-pub use lookup::{get, when_slot};
+pub use lookup::{get, get_many, when_slot};
 pub use open::open;
 pub use ops::change;
 pub use owner::{ChangeCounters, change_counters};

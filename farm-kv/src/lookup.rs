@@ -1,5 +1,7 @@
 //! Lookups: one lock-free read of two adjacent buckets, and rarely one read of an overflow block.
 
+mod many;
+
 use farm_core::fabric::Slot;
 use farm_core::object::Incarnation;
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
@@ -11,6 +13,8 @@ use crate::pending::{End, GetCont, Lookup};
 use crate::state::{Kv, LookupCounters, kv};
 use crate::table::{Table, TableId};
 use crate::{KEY_BYTES, Key, KvError};
+pub(crate) use many::Buffers;
+pub use many::get_many;
 
 /// Number of restarts after which a lookup fails.
 const MAX_RESTARTS: u32 = 10_000;

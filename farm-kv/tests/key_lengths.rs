@@ -102,6 +102,24 @@ fn changes_agree(cluster: &TestCluster, table: TableId, spec: &TableSpec) {
         let found = blocking::get(&cluster.machines[0], 0, table, &key).unwrap();
         assert_eq!(found.as_ref(), model.get(&key), "{spec:?}");
     }
+    // Without writers, a lookup of many keys finds all of them at once, on the own machine and on the other one.
+    let keys: Vec<_> = (0..80)
+        .map(|number| key(number % 70, spec.key_bytes))
+        .collect();
+    let wanted: Vec<_> = keys.iter().map(|key| model.get(key).cloned()).collect();
+    for machine in 0..2 {
+        let keys = keys.clone();
+        let found = cluster.on(machine, 0, move |worker| {
+            let (mut found, mut left) = (vec![None; keys.len()], Vec::new());
+            let key = |index: usize| &keys[index];
+            let store =
+                |index: usize, value: Option<&[u8]>| found[index] = value.map(<[u8]>::to_vec);
+            farm_kv::get_many(worker, table, keys.len(), key, store, &mut left).unwrap();
+            assert_eq!(left, [0; 0]);
+            found
+        });
+        assert_eq!(found, wanted, "{spec:?}");
+    }
 }
 
 /// Inserts keys in one transaction, and swaps the values of two of them in another.

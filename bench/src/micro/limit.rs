@@ -97,6 +97,13 @@ pub struct RawLimit {
     pub dependent: ReadRate,
 }
 
+impl RawLimit {
+    /// Returns the rate of the fastest reads without a check, in batches or not, per second.
+    pub fn fastest(&self) -> f64 {
+        self.best_batched.reads_per_s.max(self.best.reads_per_s)
+    }
+}
+
 /// Measures random reads of `bytes_per_read` bytes at multiples of `stride` in these memories, uniformly distributed
 /// over their bytes. The memories must not be written meanwhile, because checked copies could be torn.
 ///

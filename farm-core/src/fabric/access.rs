@@ -104,15 +104,29 @@ pub(super) fn copy(
             fence(Ordering::Acquire);
             Status::Ok
         }
-        ReadKind::Objects { stride } => match memory.copy_objects(offset, stride as usize, out) {
-            Ok(retries) => {
-                counters.read_retries += u64::from(retries);
-                Status::Ok
-            }
-            Err(_) => {
-                counters.reads_torn += 1;
-                Status::Torn
-            }
-        },
+        ReadKind::Objects { stride } => {
+            copy_objects(memory, offset, stride as usize, out, counters)
+        }
+    }
+}
+
+/// Reads adjacent objects with the processor's loads.
+#[inline]
+pub(super) fn copy_objects(
+    memory: &Memory,
+    offset: usize,
+    stride: usize,
+    out: &mut [u64],
+    counters: &mut Counters,
+) -> Status {
+    match memory.copy_objects(offset, stride, out) {
+        Ok(retries) => {
+            counters.read_retries += u64::from(retries);
+            Status::Ok
+        }
+        Err(_) => {
+            counters.reads_torn += 1;
+            Status::Torn
+        }
     }
 }

@@ -308,6 +308,12 @@ pub trait Backend: Send {
     fn import(&mut self, capability: &Capability) -> Result<RemoteMemory, ImportError>;
     /// See [`Endpoint::post_read`].
     fn post_read(&mut self, read: Read, slot: Slot) -> Result<(), Rejected>;
+    /// See [`Endpoint::prefetch`].
+    fn prefetch(&self, _from: Remote, _bytes: usize) {}
+    /// See [`Endpoint::read_now`].
+    fn read_now(&mut self, _from: Remote, _stride: usize, _out: &mut [u64]) -> Option<Status> {
+        None
+    }
     /// See [`Endpoint::post_write`].
     fn post_write(&mut self, write: Write, source: Source<'_>) -> Result<(), Rejected>;
     /// See [`Endpoint::post_atomic`].
@@ -420,6 +426,23 @@ impl Endpoint {
     #[inline]
     pub fn post_read(&mut self, read: Read, slot: Slot) -> Result<(), Rejected> {
         dispatch!(self, e => e.post_read(read, slot))
+    }
+
+    /// Prefetches what [`Endpoint::read_now`] is about to read.
+    #[inline]
+    pub fn prefetch(&self, from: Remote, bytes: usize) {
+        dispatch!(self, e => e.prefetch(from, bytes));
+    }
+
+    /// Reads adjacent objects of `stride` bytes at once, if the processor itself performs the reads of this backend:
+    /// `out` is written as the slot of a completed read of [`ReadKind::Objects`] is. It may pass reads that were posted
+    /// before.
+    ///
+    /// Returns `None`, and reads nothing, if a device performs the reads, if the connection is closed, or if the access is
+    /// invalid: [`Endpoint::post_read`] reports why.
+    #[inline]
+    pub fn read_now(&mut self, from: Remote, stride: usize, out: &mut [u64]) -> Option<Status> {
+        dispatch!(self, e => e.read_now(from, stride, out))
     }
 
     /// Starts a one-sided write.

@@ -6,6 +6,7 @@
 //! read prefetches the lines, and polling the queue makes the checked copy.
 
 mod done;
+mod many;
 
 use std::collections::VecDeque;
 

@@ -142,8 +142,43 @@ fn a_lookup_costs_one_one_sided_read() {
             assert_eq!(after[0].messages, before[0].messages);
             assert_eq!(after[1], before[1], "the lookup used the owner's worker");
         }
+        // Of many at once, each costs the same.
+        let before = cluster.on_all(counted);
+        let mut tries = 1;
+        let at_once =
+            |keys: Vec<Key>| cluster.on(0, 0, move |worker| all_at_once(worker, table, &keys));
+        while !at_once(keys.clone()) {
+            // The worker lost its core in the middle of a read.
+            tries += 1;
+        }
+        let after = cluster.on_all(counted);
+        let reads = tries * keys.len() as u64;
+        assert_eq!(
+            after[0].fabric.reads,
+            before[0].fabric.reads + one_sided * reads
+        );
+        assert_eq!(
+            after[0].reads.remote,
+            before[0].reads.remote + one_sided * reads
+        );
+        assert_eq!(
+            after[0].reads.local,
+            before[0].reads.local + (1 - one_sided) * reads
+        );
+        assert_eq!(after[0].lookups.hits, before[0].lookups.hits + reads);
+        assert_eq!(after[0].messages, before[0].messages);
+        assert_eq!(after[1], before[1], "the lookups used the owner's worker");
     }
     cluster.stop();
+}
+
+/// Looks up keys at once. Returns whether that was possible for all of them.
+fn all_at_once(worker: &mut Worker, table: farm_kv::TableId, keys: &[Key]) -> bool {
+    let mut left = Vec::new();
+    let found = |_: usize, value: Option<&[u8]>| assert_eq!(value, Some(&[7; 32][..]));
+    let key = |index: usize| keys[index];
+    farm_kv::get_many(worker, table, keys.len(), key, found, &mut left).unwrap();
+    left.is_empty()
 }
 
 struct Gets {

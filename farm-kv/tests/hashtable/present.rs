@@ -79,17 +79,19 @@ fn churned(worker: &mut Worker, stable: u64, changed: Result<Changed, KvError>) 
     churn(worker, 0, ());
 }
 
-/// Looks up the stable keys.
+/// Looks up the stable keys, one at a time and many.
 struct Reader {
     table: TableId,
     stable: u64,
     stop: Arc<AtomicBool>,
     lookups: u64,
+    /// Number of keys that were looked up many at a time, and of those that were left to single lookups.
+    of_many: [u64; 2],
     under_way: usize,
     /// Number of lookups that did not find their key, with the first such key; and the first wrong value, with its key.
     missed: Option<(u64, u64)>,
     wrong: Option<(u64, Vec<u8>)>,
-    done: mpsc::Sender<(u64, Misses)>,
+    done: mpsc::Sender<(u64, [u64; 2], Misses)>,
 }
 
 type Misses = (Option<(u64, u64)>, Option<(u64, Vec<u8>)>);
@@ -101,12 +103,18 @@ fn read(worker: &mut Worker, _: u64, (): ()) {
         reader.under_way -= 1;
         if reader.under_way == 0 {
             let misses = (reader.missed.take(), reader.wrong.take());
-            reader.done.send((reader.lookups, misses)).unwrap();
+            reader
+                .done
+                .send((reader.lookups, reader.of_many, misses))
+                .unwrap();
         }
         return;
     }
     reader.lookups += 1;
-    let (table, number) = (reader.table, number % reader.stable);
+    let (table, stable, number) = (reader.table, reader.stable, number % reader.stable);
+    if number % 4 == 0 {
+        read_many(worker, table, stable, number);
+    }
     farm_kv::get(
         worker,
         table,
@@ -114,6 +122,36 @@ fn read(worker: &mut Worker, _: u64, (): ()) {
         GetCont::new(lookup_done, number),
     )
     .unwrap();
+}
+
+/// Looks up several stable keys at once.
+fn read_many(worker: &mut Worker, table: TableId, stable: u64, first: u64) {
+    const KEYS: usize = 20;
+    let of = |index: usize| (first + index as u64) % stable;
+    let (mut found, mut left) = ([None; KEYS], Vec::new());
+    let store = |index: usize, value: Option<&[u8]>| {
+        found[index] = Some(value.map(|value| is_of(value, of(index))));
+    };
+    farm_kv::get_many(
+        worker,
+        table,
+        KEYS,
+        |index| key(of(index)),
+        store,
+        &mut left,
+    )
+    .unwrap();
+    let reader = worker.layer::<Reader>().unwrap();
+    reader.of_many[0] += KEYS as u64;
+    reader.of_many[1] += left.len() as u64;
+    for (index, found) in found.into_iter().enumerate() {
+        match found {
+            _ if left.contains(&index) => {}
+            Some(Some(true)) => {}
+            Some(None) => reader.missed.get_or_insert((0, of(index))).0 += 1,
+            _ => _ = reader.wrong.get_or_insert((of(index), vec![])),
+        }
+    }
 }
 
 fn lookup_done(worker: &mut Worker, number: u64, value: Result<Option<&[u8]>, &KvError>) {
@@ -198,6 +236,7 @@ fn stays_present(
             stable,
             stop: Arc::clone(&stop[1]),
             lookups: 0,
+            of_many: [0; 2],
             under_way: READS,
             missed: None,
             wrong: None,
@@ -217,7 +256,9 @@ fn stays_present(
     let misses = [receive(&readers), receive(&readers)];
     stop[0].store(true, Ordering::Relaxed);
     let changes = receive(&churners) + receive(&churners);
-    for (lookups, (missed, wrong)) in misses {
+    for (lookups, [many, left], (missed, wrong)) in misses {
+        println!("{name}: {many} keys looked up many at a time, {left} of them left");
+        assert!(left < many, "no key was found: the test proves nothing");
         assert_eq!(
             (missed, wrong),
             (None, None),

@@ -53,6 +53,7 @@ pub const ALL: &[&str] = &[
     "graph: several reads wait for objects together",
     "graph: tree got a level",
     "graph: tree lost a level",
+    "kv: block followed at once",
     "kv: a block allocated on another machine",
     "kv: a table opened for another worker",
     "kv: an edit waits for what it misses",

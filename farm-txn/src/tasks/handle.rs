@@ -174,6 +174,15 @@ impl Handle {
         self.call(start, |_| ()).await;
     }
 
+    /// Lets other tasks and operations of the worker run.
+    pub async fn let_others_run(&self) {
+        let start = move |worker: &mut Worker, slot| {
+            let resumed = |worker: &mut Worker, slot, ()| answer(worker, slot, |_| ());
+            worker.defer(Cont::new(resumed, slot));
+        };
+        self.call(start, |_| ()).await;
+    }
+
     /// Calls a function with the worker, in a turn of the worker. The function can do everything except wait for a
     /// continuation.
     ///
@@ -188,6 +197,13 @@ impl Handle {
             answer(worker, slot, |answer| answer.value = Some(value));
         };
         self.call(start, Answer::take_value).await
+    }
+
+    /// Calls a function with the worker at once, if the calling thread polls a task of the worker. Otherwise returns `None`,
+    /// and does not call it.
+    #[inline]
+    pub fn at_once<R>(&self, work: impl FnOnce(&mut Worker) -> R) -> Option<R> {
+        here::with_worker(self.queue.id, work)
     }
 
     /// Waits for an operation of a layer above, such as a hashtable, that is not part of a transaction: `begin` starts it

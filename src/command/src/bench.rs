@@ -32,6 +32,8 @@ const FABRIC_REPEATS: usize = 7;
 const FABRIC_BYTES: u64 = 1 << 30;
 /// Time of one slice of raw reads.
 const LIMIT_SLICE: Duration = Duration::from_millis(60);
+/// Numbers of keys that are looked up at a time.
+const BATCHES: [usize; 3] = [16, 64, 256];
 
 /// Runs `farm bench`.
 pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
@@ -244,6 +246,8 @@ struct LimitResult {
     lookups: Vec<LookupRate>,
     /// Lookups by `async` tasks on the worker, for values of 32 bytes.
     tasks: Vec<TaskRate>,
+    /// Lookups by one such task, of several keys at a time.
+    batches: Vec<TaskRate>,
     /// Lookups of absent keys, with the number of lookups in flight of the first entry of `lookups`.
     misses: LookupRate,
     /// Rate of the fastest lookups, divided by that of the fastest raw reads.
@@ -305,6 +309,13 @@ fn measure_limit(
             tasks.push(bench.measure_tasks(*in_flight as usize)?);
         }
     }
+    let mut batches = Vec::new();
+    if options.value_bytes == lookups::TASK_VALUE_BYTES {
+        for batch in BATCHES {
+            progress(&format!("lookups of {batch} keys at a time"));
+            batches.push(bench.measure_batches(batch)?);
+        }
+    }
     let read = rates
         .first()
         .context("cannot measure lookups: --in-flight has no number")?;
@@ -322,7 +333,7 @@ fn measure_limit(
         .iter()
         .map(|rate| rate.lookups_per_s)
         .fold(0.0, f64::max);
-    let share_of_limit = fastest / raw.best_batched.reads_per_s.max(raw.best.reads_per_s);
+    let share_of_limit = fastest / raw.fastest();
     let page_bytes = memory.iter().map(Memory::page_bytes).min().unwrap_or(0);
     let mut conditions = Conditions::before(
         &config.memory.dir,
@@ -337,6 +348,7 @@ fn measure_limit(
         raw,
         lookups: rates,
         tasks,
+        batches,
         misses,
         share_of_limit,
     })
@@ -360,6 +372,16 @@ impl Display for LimitResult {
                 rate.tasks,
                 rate.lookups_per_s,
                 rate.lookups_per_s / lookups.lookups_per_s * 100.0
+            )?;
+        }
+        for rate in &self.batches {
+            writeln!(
+                f,
+                "  lookups, {:>4} at a time   {:>12.0} /s   {:.1} ns each, {:.1} % of the limit",
+                rate.batch,
+                rate.lookups_per_s,
+                1e9 / rate.lookups_per_s,
+                rate.lookups_per_s / self.raw.fastest() * 100.0
             )?;
         }
         let rate = &self.misses;

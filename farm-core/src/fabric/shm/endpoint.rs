@@ -20,7 +20,7 @@ use crate::fabric::{
     Token, Wake, Write,
 };
 use crate::ids::{MachineId, WorkerId};
-use crate::mem::{Access, Memory, WORD_BYTES};
+use crate::mem::{Access, LINE_BYTES, Memory, WORD_BYTES};
 
 /// Maximum number of reads whose lines are all prefetched. Every post prefetches the lines of one
 /// more read, so that the line-fill buffers drain while the worker computes between posts.
@@ -284,6 +284,36 @@ impl Backend for ShmEndpoint {
             self.fetch_one();
         }
         Ok(())
+    }
+
+    #[inline]
+    fn prefetch(&self, from: Remote, bytes: usize) {
+        if let Some(import) = self.imports.get(from.memory.index() as usize)
+            && fits(from.offset, bytes, import.memory.len() as u64)
+        {
+            import.memory.prefetch(from.offset as usize, bytes);
+        }
+    }
+
+    #[inline]
+    fn read_now(&mut self, from: Remote, stride: usize, out: &mut [u64]) -> Option<Status> {
+        let bytes = out.len() * WORD_BYTES;
+        self.checked(from, bytes, false).ok()?;
+        let whole = (from.offset as usize | stride | bytes).is_multiple_of(LINE_BYTES);
+        if stride == 0 || !whole {
+            return None;
+        }
+        self.counters.reads += 1;
+        self.counters.read_bytes += bytes as u64;
+        let memory = &self.imports[from.memory.index() as usize].memory;
+        let offset = from.offset as usize;
+        Some(access::copy_objects(
+            memory,
+            offset,
+            stride,
+            out,
+            &mut self.counters,
+        ))
     }
 
     #[inline]

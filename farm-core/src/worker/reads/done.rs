@@ -15,7 +15,7 @@ use crate::worker::{Cont, Worker};
 
 /// A read that took longer than this many nanoseconds from start to end is not trusted: the 16-bit line versions could
 /// have wrapped. An object of three lines cannot be written 65,535 times in less time.
-const WRAP_BOUND: u64 = 500_000;
+pub(super) const WRAP_BOUND: u64 = 500_000;
 /// The bound for a larger object, in nanoseconds per line: a writer writes all lines of the object for each version.
 const WRAP_BOUND_OF_LINE: u64 = 160_000;
 /// Shortest backoff of a read that met a writer, in nanoseconds. The upper bound of the random backoff doubles with
@@ -246,7 +246,7 @@ impl Worker {
 
 /// Returns the nanoseconds after which a read of an object of `lines` lines is not trusted.
 #[inline]
-fn wrap_bound(lines: u16) -> u64 {
+pub(super) fn wrap_bound(lines: u16) -> u64 {
     WRAP_BOUND_OF_LINE * u64::from(lines)
 }
 

@@ -99,7 +99,7 @@ fn ask(worker: &mut Worker, client: usize, (): ()) {
         farm_kv::change(worker, table, &key, change, Cont::new(changed, client))
     };
     let begun = match pending.request {
-        KeyRequest::Get => farm_kv::get(worker, table, &key, GetCont::new(got, client)),
+        KeyRequest::Get => get(worker, table, &key, client),
         KeyRequest::Insert(number) => change(worker, Change::Insert(&value(number, bytes))),
         KeyRequest::Update(number) => change(worker, Change::Update(&value(number, bytes))),
         KeyRequest::Upsert(number) => change(worker, Change::Upsert(&value(number, bytes))),
@@ -110,6 +110,20 @@ fn ask(worker: &mut Worker, client: usize, (): ()) {
         Err(KvError::Busy) => again_soon(worker, client, ask),
         Err(error) => end(worker, client, Err(error)),
     }
+}
+
+/// Looks up a key: half of the time at once, if that is possible.
+fn get(worker: &mut Worker, table: TableId, key: &Key, client: usize) -> Result<(), KvError> {
+    if work(worker).clients[client].rng.random_bool(0.5) {
+        let (mut found, mut left) = (None, Vec::new());
+        let store = |_: usize, value: Option<&[u8]>| found = value.map(<[u8]>::to_vec);
+        farm_kv::get_many(worker, table, 1, |_| key, store, &mut left)?;
+        if left.is_empty() {
+            got(worker, client, Ok(found.as_deref()));
+            return Ok(());
+        }
+    }
+    farm_kv::get(worker, table, key, GetCont::new(got, client))
 }
 
 fn got(worker: &mut Worker, client: usize, value: Result<Option<&[u8]>, &KvError>) {
