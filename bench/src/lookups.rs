@@ -201,6 +201,11 @@ impl LookupBench {
         (self.spec.slots() as f64 * 0.9) as u64
     }
 
+    /// Returns the number of pairs in the shards that are read.
+    pub fn pairs(&self) -> u64 {
+        self.pairs
+    }
+
     /// Returns the memory of the shards that are read, on which the raw limit is to be measured.
     pub fn memory(&self) -> Result<Vec<Memory>> {
         let owner = &self.machines[1];
@@ -404,7 +409,7 @@ fn remote_keys(worker: &mut Worker, table: TableId, records: u64, seed: u64) -> 
 
 /// Returns the key of a number. The key contains the number unhashed, which is fast: the table hashes keys anyway.
 #[inline]
-fn key_of(number: u64) -> Key {
+pub(crate) fn key_of(number: u64) -> Key {
     let mut key = [0; farm_kv::KEY_BYTES];
     key[..8].copy_from_slice(&number.to_le_bytes());
     key

@@ -21,6 +21,7 @@ mod host;
 mod initiator;
 pub mod limit;
 mod machines;
+pub mod maps;
 mod measure;
 mod reads;
 mod report;

@@ -10,6 +10,7 @@ use farm_bench::alloc::AllocOptions;
 use farm_bench::commits::{self, CommitOptions, CommitReport};
 use farm_bench::lookups::{self, LookupBench, LookupOptions, LookupRate, TaskRate};
 use farm_bench::micro::limit::{LimitOptions, RawLimit, raw_limit};
+use farm_bench::micro::maps::{self, MapRate};
 use farm_bench::micro::{Conditions, Launcher, MicroReport, MicroRun, fabric, ring, verbs};
 use farm_bench::report::{Figure, Measured, Started, limit_figures};
 use farm_core::config::host::{check_memory, probe};
@@ -248,6 +249,8 @@ struct LimitResult {
     tasks: Vec<TaskRate>,
     /// Lookups by one such task, of several keys at a time.
     batches: Vec<TaskRate>,
+    /// Lookups in maps of this process, if they were requested.
+    maps: Vec<MapRate>,
     /// Lookups of absent keys, with the number of lookups in flight of the first entry of `lookups`.
     misses: LookupRate,
     /// Rate of the fastest lookups, divided by that of the fastest raw reads.
@@ -316,6 +319,11 @@ fn measure_limit(
             batches.push(bench.measure_batches(batch)?);
         }
     }
+    let mut maps = Vec::new();
+    if args.maps {
+        progress("lookups in maps of this process");
+        maps = maps::measure_maps(bench.pairs(), options.duration, options.repeats);
+    }
     let read = rates
         .first()
         .context("cannot measure lookups: --in-flight has no number")?;
@@ -349,6 +357,7 @@ fn measure_limit(
         lookups: rates,
         tasks,
         batches,
+        maps,
         misses,
         share_of_limit,
     })
@@ -382,6 +391,16 @@ impl Display for LimitResult {
                 rate.lookups_per_s,
                 1e9 / rate.lookups_per_s,
                 rate.lookups_per_s / self.raw.fastest() * 100.0
+            )?;
+        }
+        for rate in &self.maps {
+            writeln!(
+                f,
+                "  lookups in {:<14} {:>10.0} /s   {:.1} ns each, {} pairs in the memory of this process",
+                rate.map,
+                rate.lookups_per_s,
+                1e9 / rate.lookups_per_s,
+                rate.pairs
             )?;
         }
         let rate = &self.misses;

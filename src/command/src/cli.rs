@@ -453,6 +453,10 @@ pub(crate) struct BenchLimitArgs {
     )]
     pub(crate) in_flight: Vec<u32>,
 
+    /// Measure lookups in the maps of hashbrown and papaya, too, with as many pairs in the memory of this process.
+    #[arg(long)]
+    pub(crate) maps: bool,
+
     #[command(flatten)]
     pub(crate) common: BenchCommonArgs,
 }
