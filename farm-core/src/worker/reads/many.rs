@@ -160,10 +160,8 @@ impl Worker {
         let offset = u64::from(request.address.offset());
         let from = offset + part.start as u64;
         match read.region.map(|region| self.regions.at(region)) {
-            Some(Access::Local(memory)) => {
-                if super::fits(offset, request, memory.len() as u64) {
-                    memory.prefetch(from as usize, part.len());
-                }
+            Some(Access::Local(memory)) if super::fits(offset, request, memory.len() as u64) => {
+                memory.prefetch(from as usize, part.len());
             }
             Some(&Access::Remote { memory, .. }) => {
                 let from = Remote {
@@ -172,7 +170,7 @@ impl Worker {
                 };
                 self.endpoint.prefetch(from, part.len());
             }
-            None => {}
+            _ => {}
         }
     }
 
