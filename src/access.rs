@@ -2,13 +2,14 @@
 
 use std::future::Future;
 
+use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
 use farm_kv::shard::Changed;
 use farm_kv::tasks::{self as kv, Bytes, ChangeKind};
 use farm_kv::{TableId, TableSpec};
 use farm_txn::{Handle, Transaction, TxError};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Kind, Result};
 use crate::farm::{Farm, LocalFarm};
 use crate::key::Key;
 use crate::table::Value;
@@ -23,6 +24,12 @@ pub trait Access: sealed::Access {}
 impl Access for &Farm {}
 impl Access for &LocalFarm {}
 impl Access for Tx<'_> {}
+
+/// Where an operation runs that cannot be part of a transaction: `&Farm`, `&LocalFarm`.
+pub trait Alone<'f>: Access + sealed::Access<Site = &'f Handle> {}
+
+impl<'f> Alone<'f> for &'f Farm {}
+impl<'f> Alone<'f> for &'f LocalFarm {}
 
 /// Implemented and used only in this crate.
 mod sealed {
@@ -59,9 +66,21 @@ mod sealed {
     }
 }
 
+/// A worker, or a transaction.
+#[doc(hidden)]
+pub enum Where<'f> {
+    Alone(&'f Handle),
+    Within(Transaction<'f>),
+}
+
 /// A worker, or a transaction: each makes one try of an operation on a table.
 #[doc(hidden)]
 pub trait Site: Copy {
+    /// Returns which of both it is.
+    fn place<'f>(self) -> Where<'f>
+    where
+        Self: 'f;
+
     /// Looks up a key. Returns what `finish` makes of the result.
     fn look_up<T>(
         self,
@@ -88,6 +107,9 @@ pub trait Site: Copy {
         value: impl Bytes,
     ) -> impl Future<Output = Result<Changed, TxError>>;
 
+    /// Adds to the number in an object. Returns the number before.
+    fn add(self, object: FatPointer, count: u64) -> impl Future<Output = Result<u64>>;
+
     /// Does what an operation needs that failed with this error, so that it can be tried again. Returns the error if there
     /// is no such thing.
     fn recover(
@@ -98,6 +120,13 @@ pub trait Site: Copy {
 }
 
 impl Site for &Handle {
+    fn place<'f>(self) -> Where<'f>
+    where
+        Self: 'f,
+    {
+        Where::Alone(self)
+    }
+
     #[inline]
     fn look_up<T>(
         self,
@@ -144,6 +173,11 @@ impl Site for &Handle {
         kv::change_alone(self, table, key, kind, value)
     }
 
+    async fn add(self, object: FatPointer, count: u64) -> Result<u64> {
+        self.try_transact(async |tx| add(tx, object, count).await)
+            .await
+    }
+
     async fn recover(self, table: &TableSpec, error: TxError) -> Result<(), TxError> {
         match error {
             TxError::Busy => kv::when_slot(self, table.table()).await,
@@ -155,6 +189,13 @@ impl Site for &Handle {
 }
 
 impl Site for Transaction<'_> {
+    fn place<'f>(self) -> Where<'f>
+    where
+        Self: 'f,
+    {
+        Where::Within(self)
+    }
+
     #[inline]
     fn look_up<T>(
         self,
@@ -185,12 +226,29 @@ impl Site for Transaction<'_> {
         kv::write(self, table, key, kind, value)
     }
 
+    async fn add(self, object: FatPointer, count: u64) -> Result<u64> {
+        add(self, object, count).await
+    }
+
     async fn recover(self, table: &TableSpec, error: TxError) -> Result<(), TxError> {
         match kv::is_not_open(&error) {
             true => kv::open_within(self, *table).await.map(drop),
             false => Err(error),
         }
     }
+}
+
+/// Adds to the number at the beginning of an object. Returns the number before.
+async fn add(tx: Transaction<'_>, object: FatPointer, count: u64) -> Result<u64> {
+    let object = tx.read_pointer(object).await?;
+    let added = tx.change(object, move |payload| {
+        let number = u64::from_le_bytes(*payload.first_chunk()?);
+        let after = number.checked_add(count)?;
+        payload[..8].copy_from_slice(&after.to_le_bytes());
+        Some(number)
+    });
+    let exhausted = || Error::new(Kind::TooLarge, "the sequence has no more numbers");
+    added.await?.ok_or_else(exhausted)
 }
 
 /// Looks up a key. Calls `store` with the value, if there is one. Opens the table if it is not open, and waits if too many

@@ -9,14 +9,17 @@ use std::time::Duration;
 use farm_core::config::Config;
 use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, start_all};
+use farm_graph::Schema;
 use farm_kv::TableSpec;
-use farm_txn::Handle;
+use farm_txn::{Handle, Transaction};
 
-use crate::catalog;
+use crate::catalog::{self, Entry};
 use crate::error::{Error, Kind, Result};
 use crate::farm::Farm;
+use crate::graph::{self, Graph};
 use crate::key::Key;
 use crate::layers;
+use crate::sequence::Sequence;
 use crate::signals::Signals;
 use crate::table::{Table, Value};
 
@@ -129,7 +132,7 @@ impl Cluster {
         let farm = self.farm();
         pollster::block_on(async {
             let worker = farm.worker();
-            let (spec, is_new) = catalog::create(worker, name, wanted).await?;
+            let (spec, is_new) = catalog::create_table(worker, name, wanted).await?;
             if let Err(error) = open(&self.farms, name, spec).await {
                 // So that a table of this name can be created for fewer pairs. What it has taken of the memory stays taken.
                 if is_new {
@@ -149,11 +152,50 @@ impl Cluster {
         let farm = self.farm();
         pollster::block_on(async {
             let found = catalog::find(farm.worker(), name).await?;
-            let spec = found.ok_or_else(|| Error::not_found(format!("table {name:?}")))?;
+            let found = found.ok_or_else(|| Error::not_found(format!("table {name:?}")))?;
+            let spec = catalog::table(name, &found, Kind::Invalid)?;
             let table = Table::of(name, spec)?;
             open(&self.farms, name, spec).await?;
             Ok(table)
         })
+    }
+
+    /// Creates a sequence of numbers that begins with `first`, or opens it if it exists.
+    ///
+    /// # Errors
+    /// [`Kind::Exists`] if something else has the name; [`Kind::Invalid`] for an impossible name; [`Kind::Full`].
+    pub fn create_sequence(&self, name: &str, first: u64) -> Result<Sequence> {
+        let farm = self.farm();
+        let create = async |tx: Transaction<'_>, _| {
+            let object = tx.alloc(size_of::<u64>(), None).await?;
+            tx.write(object, &first.to_le_bytes()).await?;
+            Ok(Entry::Sequence(tx.pointer(object).await?))
+        };
+        let found = catalog::find_or_create(farm.worker(), name, create);
+        match pollster::block_on(found)?.0 {
+            Entry::Sequence(object) => Ok(Sequence::new(object)),
+            other => Err(catalog::is_other(name, &other, "a sequence", Kind::Exists)),
+        }
+    }
+
+    /// Creates the graph of the cluster, with ids for about `nodes` nodes, or opens it if it exists. More nodes fit, but are
+    /// found more slowly by their ids. A cluster has one graph.
+    ///
+    /// # Errors
+    /// [`Kind::Exists`] if something else, or a graph with another schema, has the name; [`Kind::Refused`] if the cluster has
+    /// a graph of another name; [`Kind::Invalid`] for an impossible name; [`Kind::TooLarge`] for a schema of more than
+    /// 960 KiB; [`Kind::Full`].
+    pub fn create_graph(&self, name: &str, schema: Schema, nodes: u64) -> Result<Graph> {
+        let created = graph::create(&self.farms, &self.config, name, &schema, nodes);
+        pollster::block_on(created)
+    }
+
+    /// Finds the graph of the cluster by its name.
+    ///
+    /// # Errors
+    /// [`Kind::NotFound`]; [`Kind::Invalid`] if something else has the name.
+    pub fn graph(&self, name: &str) -> Result<Graph> {
+        pollster::block_on(graph::find(&self.farms, &self.config, name))
     }
 
     /// Returns the specification of a new table, except its number.

@@ -21,4 +21,6 @@ pub use farm_txn::{
     Abort, BackoffConfig, ObjectId, TxError, TxHandle, TxLimits, api as txn, retry,
 };
 
-pub use crate::{Access, Cluster, Error, Farm, Key, Kind, LocalFarm, Table, Tx, Value, layers};
+pub use crate::{
+    Access, Cluster, Error, Farm, Graph, Key, Kind, LocalFarm, Sequence, Table, Tx, Value, layers,
+};

@@ -8,7 +8,7 @@ use farm_kv::TableSpec;
 use farm_kv::shard::Changed;
 use farm_kv::tasks::ChangeKind;
 
-use crate::access::{Access, change, look_up, look_up_many};
+use crate::access::{Access, Alone, Site as _, change, look_up, look_up_many};
 use crate::error::{Error, Kind, Result};
 use crate::key::Key;
 
@@ -138,6 +138,29 @@ impl<K: Key, V: Value> Table<K, V> {
     /// As [`Table::get`]: the first error.
     pub async fn get_many(&self, at: impl Access, keys: &[K]) -> Result<Vec<Option<V>>> {
         look_up_many(at.site(), &self.spec, keys).await
+    }
+
+    /// Returns the number of pairs. Each owner of shards counts its own at a moment of its own; pairs that a transaction has
+    /// inserted or removed are counted a short time after its commit.
+    ///
+    /// # Errors
+    /// [`Kind::Lost`], [`Kind::Stopped`].
+    pub async fn len<'f>(&self, at: impl Alone<'f>) -> Result<u64> {
+        let worker = at.site();
+        loop {
+            match farm_kv::tasks::count(worker, self.spec.table()).await {
+                Ok(pairs) => return Ok(pairs),
+                Err(error) => worker.recover(&self.spec, error).await?,
+            }
+        }
+    }
+
+    /// Returns whether the table has no pairs: see [`Table::len`].
+    ///
+    /// # Errors
+    /// As [`Table::len`].
+    pub async fn is_empty<'f>(&self, at: impl Alone<'f>) -> Result<bool> {
+        Ok(self.len(at).await? == 0)
     }
 
     /// Returns whether the table has a key.

@@ -115,6 +115,14 @@ impl Schema {
         })
     }
 
+    /// Returns the schema as a text that [`Schema::parse`] reads.
+    ///
+    /// # Panics
+    /// Never: every schema can be written in TOML.
+    pub fn to_toml(&self) -> String {
+        toml::to_string(self).expect("a schema has only lists, names and numbers")
+    }
+
     /// Creates a schema.
     ///
     /// # Errors

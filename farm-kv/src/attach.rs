@@ -3,7 +3,7 @@
 use farm_core::worker::Worker;
 
 use crate::state::Kv;
-use crate::{open, ops, owner, tx};
+use crate::{count, open, ops, owner, tx};
 
 /// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
 pub fn attach(worker: &mut Worker) {
@@ -13,4 +13,5 @@ pub fn attach(worker: &mut Worker) {
     worker.register(open::SHARD, open::answer);
     worker.register(ops::CHANGE, owner::handle);
     worker.register(tx::COUNTS, tx::handle_counts);
+    worker.register(count::PAIRS, count::answer);
 }

@@ -16,6 +16,7 @@ mod attach;
 pub mod blocking;
 mod change;
 pub mod config;
+mod count;
 mod error;
 pub mod layout;
 pub mod lookup;
@@ -34,6 +35,7 @@ pub mod tx;
 
 pub use attach::attach;
 pub use change::Change;
+pub use count::count;
 pub use error::KvError;
 pub use lookup::{get, get_many, when_slot};
 pub use open::open;

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use farm_core::worker::Worker;
 use slab::Slab;
 
+use crate::count::Counting;
 use crate::lookup::Buffers;
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
 use crate::pending::{Lookup, PendingChange, PendingTxOp};
@@ -103,6 +104,8 @@ pub(crate) struct Kv {
     pub(crate) bodies: Vec<Vec<u8>>,
     /// Buffer for a value that is too long for the stack, until it is passed to a continuation.
     pub(crate) value: Vec<u8>,
+    /// Counts of pairs in progress.
+    pub(crate) counting: Slab<Counting>,
     /// Buffers of lookups of many keys.
     pub(crate) buffers: Buffers,
     pub(crate) counters: LookupCounters,
@@ -125,6 +128,7 @@ impl Kv {
             ended_opens: VecDeque::new(),
             bodies: Vec::with_capacity(1024),
             value: Vec::new(),
+            counting: Slab::new(),
             buffers: Buffers::default(),
             counters: LookupCounters::default(),
         }

@@ -233,6 +233,21 @@ fn outcome(answer: &mut Answer) -> Result<Changed, TxError> {
     Ok(change::decode_changed(code).expect("the answer to a change contains its outcome"))
 }
 
+/// Counts the pairs of a table: see [`crate::count()`].
+///
+/// # Errors
+/// A [`KvError`], as a [`TxError`]; [`TxError::Stopped`].
+pub async fn count(farm: &Handle, table: TableId) -> Result<u64, TxError> {
+    let ended = |worker: &mut Worker, slot, pairs: Result<u64, KvError>| {
+        let store = |answer: &mut Answer, pairs| answer.words[0] = pairs;
+        let pairs = pairs.map_err(TxError::from);
+        answer(worker, slot, |answer| answer.set(pairs, store));
+    };
+    let start =
+        move |worker: &mut Worker, slot| crate::count(worker, table, Cont::new(ended, slot));
+    farm.call(start, |answer| Ok(answer.ok()?.words[0])).await
+}
+
 /// Looks up a key: see [`crate::tx::get`].
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use super::{OwnedAssoc, OwnedNode, SlotOf, assocs_copied, ended, node_copied};
 use crate::ids::Place;
 use crate::op::{Count, NewNode, Node};
 use crate::tx::{Deletion, Range};
-use crate::{Assoc, NodeData, Put, TimeBounds};
+use crate::{Assoc, GraphSpec, NodeData, Put, TimeBounds};
 
 /// Makes a call for an operation.
 async fn call<T: 'static>(
@@ -20,6 +20,15 @@ async fn call<T: 'static>(
 ) -> Result<T, TxError> {
     let start = move |worker: &mut Worker, slot| begin(worker, SlotOf(slot, PhantomData));
     farm.call(start, Answer::take_value).await
+}
+
+/// Opens the graph on the worker: see [`crate::open`].
+///
+/// # Errors
+/// A [`crate::GraphError`], as a [`TxError`].
+pub async fn open(farm: &Handle, spec: GraphSpec) -> Result<(), TxError> {
+    let begin = move |worker: &mut Worker, slot| crate::open(worker, spec, ended(slot));
+    call(farm, begin).await
 }
 
 /// Adds a node: see [`crate::ops::obj_add`].
