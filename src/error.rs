@@ -6,6 +6,7 @@ use std::io;
 
 use farm_core::config::ConfigError;
 use farm_core::machine::MachineError;
+use farm_core::messaging::CallError;
 use farm_graph::GraphError;
 use farm_kv::KvError;
 use farm_txn::{Abort, TxError};
@@ -200,6 +201,18 @@ impl From<KvError> for Error {
 impl From<GraphError> for Error {
     fn from(error: GraphError) -> Self {
         Self::from_source(of_graph(&error), error)
+    }
+}
+
+impl From<CallError> for Error {
+    fn from(error: CallError) -> Self {
+        let kind = match &error {
+            CallError::Busy => Kind::Conflict,
+            CallError::TooLarge { .. } => Kind::TooLarge,
+            CallError::PeerLost(_) => Kind::Unknown,
+            CallError::NoWorker(_) => Kind::Invalid,
+        };
+        Self::from_source(kind, error)
     }
 }
 

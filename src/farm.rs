@@ -10,9 +10,11 @@ use bytemuck::Pod;
 use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::mem::Ptr;
 use farm_core::worker::Worker;
+use farm_txn::tasks::Answer;
 use farm_txn::{Handle, TxError};
 
 use crate::error::{Error, Kind, Result};
+use crate::promise::Promise;
 use crate::ptr::{decode, fat};
 use crate::tx::Tx;
 
@@ -160,6 +162,41 @@ impl Farm {
         Ok(self.worker().look_at(fat(ptr)?, decode).await?)
     }
 
+    /// Calls a function with a worker of the machine, in a turn of the worker, and waits until a continuation completes the
+    /// promise: for operations by continuations, which the function begins. The function must not block.
+    ///
+    /// ```
+    /// # use farm::prelude::*;
+    /// # let cluster = Cluster::local(2).start()?;
+    /// # cluster.block_on(async |farm| {
+    /// let at = farm.call(|worker, promise| {
+    ///     let tx = txn::begin(worker);
+    ///     promise.keep(worker, tx.to_context());
+    ///     txn::alloc(worker, tx, 8, None, Cont::new(allocated, promise));
+    /// }).await??;
+    /// assert!(!at.is_null());
+    ///
+    /// fn allocated(worker: &mut Worker, promise: Promise<Result<Address, TxError>>, object: Result<ObjectId, TxError>) {
+    ///     let tx = TxHandle::from_context(promise.kept(worker));
+    ///     let address = object.and_then(|object| txn::address(worker, tx, object));
+    ///     txn::abort(worker, tx);
+    ///     promise.complete(worker, address);
+    /// }
+    /// # Ok::<_, Error>(())
+    /// # })?;
+    /// # cluster.stop()?;
+    /// # Ok::<_, Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`Kind::Stopped`].
+    pub async fn call<T: Send + 'static>(
+        &self,
+        start: impl FnOnce(&mut Worker, Promise<T>) + Send + 'static,
+    ) -> Result<T> {
+        call(self.worker(), start).await
+    }
+
     /// Waits for at least `time`.
     pub async fn sleep(&self, time: Duration) {
         self.worker().sleep(time).await;
@@ -198,6 +235,14 @@ impl Farm {
         let running = handles.map(|worker| run_on(worker, body.clone()));
         futures_util::future::try_join_all(running).await
     }
+}
+
+async fn call<T: Send + 'static>(
+    worker: &Handle,
+    start: impl FnOnce(&mut Worker, Promise<T>) + Send + 'static,
+) -> Result<T> {
+    let start = |worker: &mut Worker, slot| start(worker, Promise::new(slot));
+    Ok(worker.call(start, Answer::take_value).await?)
 }
 
 /// Starts a task on a worker, and returns the future of its result.
@@ -288,6 +333,17 @@ impl LocalFarm {
     /// As [`Farm::get`].
     pub async fn get<T: Pod + Send>(&self, ptr: Ptr<T>) -> Result<T> {
         Ok(self.handle.look_at(fat(ptr)?, decode).await?)
+    }
+
+    /// See [`Farm::call`].
+    ///
+    /// # Errors
+    /// As [`Farm::call`].
+    pub async fn call<T: Send + 'static>(
+        &self,
+        start: impl FnOnce(&mut Worker, Promise<T>) + Send + 'static,
+    ) -> Result<T> {
+        call(&self.handle, start).await
     }
 
     /// See [`Farm::sleep`].

@@ -55,8 +55,8 @@
 //! # Continuations
 //!
 //! The first interface of the platform is that of the paper (`FaRM'14` figure 6): functions that take a continuation, on the
-//! worker that runs it. They are in [`farm_txn::api`], and the interface above is written with them. A put, a get and a
-//! transaction with continuations:
+//! worker that runs it. They are in [`farm_txn::api`], and the interface above is written with them. [`Farm::call`] waits for
+//! the result of a chain of continuations. docs/CONTINUATIONS.md explains this example call by call:
 //!
 //! ```
 #![doc = include_str!("../examples/continuations.rs")]
@@ -71,6 +71,7 @@ mod farm;
 mod graph;
 mod key;
 pub mod prelude;
+mod promise;
 mod ptr;
 mod sequence;
 mod signals;
@@ -91,6 +92,7 @@ pub use farm::{Farm, LocalFarm, spawn};
 pub use farm_core::mem::Ptr;
 pub use graph::Graph;
 pub use key::{Key, MAX_KEY_BYTES};
+pub use promise::Promise;
 pub use sequence::Sequence;
 pub use table::{Table, Value};
 pub use tx::Tx;

@@ -7,9 +7,10 @@ pub use farm_core::ids::{Address, MachineId, WorkerId, WorkerRef};
 pub use farm_core::machine::{Machine, MachineError, start_all};
 pub use farm_core::mem::Ptr;
 pub use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-pub use farm_core::object::{FatPointer, Incarnation};
-pub use farm_core::worker::{Cont, Worker};
+pub use farm_core::object::{FatPointer, Image, Incarnation};
+pub use farm_core::worker::{Cont, Context, ReadResult, Worker};
 pub use farm_graph::tasks as graph;
+pub use farm_kv as kv;
 pub use farm_kv::blocking;
 pub use farm_kv::config::TableConfig;
 pub use farm_kv::shard::Changed;
@@ -22,5 +23,6 @@ pub use farm_txn::{
 };
 
 pub use crate::{
-    Access, Cluster, Error, Farm, Graph, Key, Kind, LocalFarm, Sequence, Table, Tx, Value, layers,
+    Access, Cluster, Error, Farm, Graph, Key, Kind, LocalFarm, Promise, Sequence, Table, Tx, Value,
+    layers,
 };

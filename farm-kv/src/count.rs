@@ -7,6 +7,7 @@ use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::worker::{Cont, Worker};
 
 use crate::KvError;
+use crate::pending::Counting;
 use crate::state::kv;
 use crate::table::{Table, TableId};
 
@@ -14,16 +15,6 @@ use crate::table::{Table, TableId};
 pub(crate) const PAIRS: MessageId = MessageId(MessageId::KV + 3);
 /// Bytes of a reply; a reply without bytes means that the table is not open.
 const REPLY_BYTES: usize = 8;
-
-/// A count in progress.
-pub(crate) struct Counting {
-    table: TableId,
-    /// Number of owners that have not replied.
-    waiting: usize,
-    pairs: u64,
-    failed: Option<KvError>,
-    cont: Cont<Result<u64, KvError>>,
-}
 
 /// Counts the pairs of a table. The continuation is called from the event loop.
 ///

@@ -13,7 +13,6 @@ use crate::pending::{End, GetCont, Lookup};
 use crate::state::{Kv, LookupCounters, kv};
 use crate::table::{Table, TableId};
 use crate::{KEY_BYTES, Key, KvError};
-pub(crate) use many::Buffers;
 pub use many::get_many;
 
 /// Number of restarts after which a lookup fails.

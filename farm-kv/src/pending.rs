@@ -1,5 +1,7 @@
 //! Operations in flight: lookups, changes, and operations inside of transactions.
 
+use std::collections::VecDeque;
+
 use farm_core::ids::WorkerRef;
 use farm_core::worker::{BorrowCont, Borrowed, Cont, EpochGuard, Worker};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle};
@@ -171,4 +173,27 @@ pub(crate) struct PendingTxOp {
     pub(crate) spare: Option<ObjectId>,
     /// Why the operation was refused at its start.
     pub(crate) refusal: Option<KvError>,
+}
+
+/// A count of the pairs of a table.
+pub(crate) struct Counting {
+    pub(crate) table: TableId,
+    /// Number of owners that have not replied.
+    pub(crate) waiting: usize,
+    pub(crate) pairs: u64,
+    pub(crate) failed: Option<KvError>,
+    pub(crate) cont: Cont<Result<u64, KvError>>,
+}
+
+/// Buffers of lookups of many keys, kept for the next batch.
+#[derive(Default)]
+pub(crate) struct Buffers {
+    /// Keys whose chains go on, in the order in which their blocks are read: the pointer to the block, and how many blocks
+    /// were read before.
+    pub(crate) follow: VecDeque<(Next, u32)>,
+    pub(crate) objects: Vec<u64>,
+    /// A value that is too long for the stack.
+    pub(crate) value: Vec<u8>,
+    /// Number of keys that were looked up since a caller was last asked to let other work run.
+    pub(crate) keys: usize,
 }

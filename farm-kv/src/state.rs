@@ -5,10 +5,8 @@ use std::collections::VecDeque;
 use farm_core::worker::Worker;
 use slab::Slab;
 
-use crate::count::Counting;
-use crate::lookup::Buffers;
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
-use crate::pending::{Lookup, PendingChange, PendingTxOp};
+use crate::pending::{Buffers, Counting, Lookup, PendingChange, PendingTxOp};
 use crate::shard::Delta;
 use crate::table::{Initialising, OpenCont, Table, TableId};
 use crate::{KEY_BYTES, KvError, MAX_KEY_BYTES};

@@ -1,5 +1,6 @@
 //! Tables: the mapping of keys to shards and buckets, the locations of shards, and opening a table on a worker.
 
+use bytemuck::{Pod, Zeroable};
 use farm_core::alloc::ArrayRun;
 use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use farm_core::region::placement::Placement;
@@ -114,8 +115,10 @@ impl TableSpec {
     }
 }
 
-/// Identifies an open table on the workers that opened it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Identifies an open table on the workers that opened it. It is plain bytes, so that the state of a continuation can
+/// contain it; operations refuse the id of a table that is not open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(transparent)]
 pub struct TableId(pub(crate) u16);
 
 /// A shard, as a worker knows it.

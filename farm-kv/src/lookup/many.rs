@@ -10,6 +10,7 @@ use farm_core::worker::{ReadRequest, Worker};
 use super::{Step, Wanted, search_block, search_buckets};
 use crate::KvError;
 use crate::layout::{Found, Layout, Next};
+use crate::pending::Buffers;
 use crate::state::{Kv, LookupCounters};
 use crate::table::TableId;
 
@@ -17,19 +18,6 @@ use crate::table::TableId;
 const BEFORE_OTHERS: usize = 512;
 /// Maximum number of overflow blocks that are followed for a key.
 const MOST_BLOCKS: u32 = 8;
-
-/// Buffers of a worker, kept for the next batch.
-#[derive(Default)]
-pub(crate) struct Buffers {
-    /// Keys whose chains go on, in the order in which their blocks are read: the pointer to the block, and how many blocks
-    /// were read before.
-    follow: VecDeque<(Next, u32)>,
-    objects: Vec<u64>,
-    /// A value that is too long for the stack.
-    value: Vec<u8>,
-    /// Number of keys that were looked up since a caller was last asked to let other work run.
-    keys: usize,
-}
 
 /// Looks up keys without waiting, as far as that is possible. `key` returns the key of an index below `count`. `found` receives
 /// each index with the value, or `None` if the table has no such key.
