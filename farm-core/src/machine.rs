@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::alloc::BlockConfig;
 use crate::config::{Config, ConfigError};
 use crate::control::Control;
-use crate::fabric::verbs::{SecretError, VerbsError};
+use crate::fabric::verbs::{DevicePlace, SecretError, VerbsError};
 use crate::fabric::{
     ArenaConfig, ConnectError, Departed, ExportError, Exporter, FabricMachine, FabricStartError,
     Patience, PeerOffer, Reporter,
@@ -328,6 +328,14 @@ impl Machine {
     /// this machine noticed. The first one is the reason why this machine stops.
     pub fn departed(&self) -> Vec<Departed> {
         self.fabric.departed()
+    }
+
+    /// Returns the RDMA device, port and address that the machine uses; `None` on shared memory.
+    pub fn device(&self) -> Option<DevicePlace> {
+        match &self.fabric {
+            FabricMachine::Verbs(machine) => Some(machine.device()),
+            FabricMachine::Shm(_) => None,
+        }
     }
 
     /// Returns the machine's region store.

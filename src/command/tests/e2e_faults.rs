@@ -53,8 +53,15 @@ fn nodes(place: &Place, config: &str, machines: u16) -> Vec<Run> {
     let mut nodes: Vec<Run> = (1..=machines)
         .map(|machine| place.start_node(config, machine))
         .collect();
+    let sockets = place.path("run").join(place.name());
     for node in &mut nodes {
         node.wait_for("runs; stop it with Ctrl-C");
+        // What the node has taken is reported before.
+        node.wait_for(&format!(
+            "shared memory, sockets in {}; ",
+            sockets.display()
+        ));
+        node.wait_for("and up to 32 MiB for regions in /");
     }
     nodes
 }

@@ -259,6 +259,8 @@ fn a_machine_with_another_secret_is_refused_with_the_reason() {
     let mut second = node(&place, 2, &ours);
     for node in [&mut first, &mut second] {
         node.wait_for("runs; stop it with Ctrl-C");
+        node.wait_for("worker(s); device ");
+        node.wait_for(", GID ");
     }
     first.signal(Signal::INT);
     for node in [first, second] {

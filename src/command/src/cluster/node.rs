@@ -5,6 +5,7 @@ mod graph;
 mod linkbench;
 mod oltp;
 mod taobench;
+mod took;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -166,6 +167,7 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
         ));
         return Ok(());
     };
+    crate::write_stderr(format_args!("{}", took::took(config, &machine)));
     crate::write_stderr(format_args!(
         "machine {id} of cluster \"{}\" runs; stop it with Ctrl-C",
         config.cluster.name
