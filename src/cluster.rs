@@ -21,6 +21,7 @@ use crate::key::Key;
 use crate::layers;
 use crate::sequence::Sequence;
 use crate::signals::Signals;
+use crate::status::StatusServer;
 use crate::table::{Table, Value};
 
 /// Bytes of a region of a cluster in one process.
@@ -36,6 +37,8 @@ pub struct Cluster {
     config: Config,
     machines: Arc<Mutex<Vec<Machine>>>,
     farms: Vec<Farm>,
+    /// Answer `farm status`. Dropped before the machines stop.
+    status: Vec<StatusServer>,
     /// Stops the machines when the process ends by a signal.
     _signals: Option<Signals>,
 }
@@ -215,7 +218,8 @@ impl Cluster {
     ///
     /// # Errors
     /// [`Kind::Stopped`]: the first machine's reason.
-    pub fn stop(self) -> Result<()> {
+    pub fn stop(mut self) -> Result<()> {
+        self.status.clear();
         stop(&self.machines)
     }
 }
@@ -250,6 +254,7 @@ fn stop(machines: &Mutex<Vec<Machine>>) -> Result<()> {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
+        self.status.clear();
         if let Err(error) = stop(&self.machines) {
             tracing::warn!(%error, "a machine of the cluster had failed");
         }
@@ -308,6 +313,13 @@ impl Starting {
             Ok(Farm::new(machine.id(), handles))
         });
         let farms = farms.collect::<Result<Vec<Farm>>>()?;
+        let status = machines.iter().filter_map(|machine| {
+            let started = StatusServer::start(&config, machine);
+            // A cluster without it is better than none.
+            let warn = |error: &Error| tracing::warn!(%error, "farm status will not work");
+            started.inspect_err(warn).ok()
+        });
+        let status = status.collect();
         let machines = Arc::new(Mutex::new(machines));
         let stopped = Arc::clone(&machines);
         let watch = || Signals::watch(move || _ = stop(&stopped));
@@ -316,6 +328,7 @@ impl Starting {
             config,
             machines,
             farms,
+            status,
             _signals: signals,
         })
     }

@@ -75,6 +75,7 @@ mod promise;
 mod ptr;
 mod sequence;
 mod signals;
+pub mod status;
 mod table;
 mod tx;
 

@@ -35,5 +35,5 @@ pub mod slices;
 pub mod smallbank;
 pub mod taobench;
 pub mod tatp;
-mod text;
+pub mod text;
 pub mod ycsb;

@@ -66,7 +66,7 @@ pub(crate) use cells;
 
 /// Formats lines of cells as a table. The first column is aligned to the left, the others to the right. Each column is
 /// as wide as its widest cell, and has at least the first width of `least` or, if it is not the first one, the second.
-pub(crate) fn table(lines: &[Vec<String>], least: [usize; 2]) -> String {
+pub fn table(lines: &[Vec<String>], least: [usize; 2]) -> String {
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = lines.iter().filter_map(|line| line.get(column));

@@ -7,9 +7,10 @@ use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::worker::{Cont, Worker};
 
 use crate::KvError;
+use crate::ops::own_shards;
 use crate::pending::Counting;
 use crate::state::kv;
-use crate::table::{Table, TableId};
+use crate::table::TableId;
 
 /// Message id of the request for the number of pairs in the shards that a worker owns, of the table in the body.
 pub(crate) const PAIRS: MessageId = MessageId(MessageId::KV + 3);
@@ -24,16 +25,16 @@ const REPLY_BYTES: usize = 8;
 /// The continuation receives [`KvError::NotOpen`], or [`KvError::PeerLost`].
 pub fn count(worker: &mut Worker, table: TableId, cont: Cont<Result<u64, KvError>>) {
     let me = worker.me();
-    let state = kv(worker);
-    let (owners, pairs, failed) = match state.tables.open(table) {
-        Ok(open) => {
-            let all: BTreeSet<_> = open.shards.iter().map(|shard| shard.owner).collect();
+    let (owners, pairs, failed) = match own_shards(worker, table) {
+        Ok(own) => {
+            let shards = kv(worker).tables[&table.0].shards.iter();
+            let all: BTreeSet<_> = shards.map(|shard| shard.owner).collect();
             let others: Vec<_> = all.into_iter().filter(|owner| *owner != me).collect();
-            (others, open.pairs_of(me), None)
+            (others, own.pairs, None)
         }
         Err(error) => (Vec::new(), 0, Some(error)),
     };
-    let key = state.counting.insert(Counting {
+    let key = kv(worker).counting.insert(Counting {
         table,
         waiting: owners.len(),
         pairs,
@@ -101,19 +102,10 @@ fn end(worker: &mut Worker, key: u64, (): ()) {
 
 /// Replies to a request for the number of pairs in the shards that this worker owns.
 pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
-    let me = worker.me();
     let table = body.try_into().map(u16::from_le_bytes);
-    let open = table
+    let own = table
         .ok()
-        .and_then(|id| kv(worker).tables.open(TableId(id)).ok());
-    let pairs = open.map(|open| open.pairs_of(me).to_le_bytes());
+        .and_then(|id| own_shards(worker, TableId(id)).ok());
+    let pairs = own.map(|own| own.pairs.to_le_bytes());
     worker.reply(request, &[pairs.as_ref().map_or(&[], |bytes| &bytes[..])]);
-}
-
-impl Table {
-    /// Returns the number of pairs in the shards that a worker owns; only this worker knows it.
-    pub(crate) fn pairs_of(&self, owner: WorkerRef) -> u64 {
-        let own = self.shards.iter().filter(|shard| shard.owner == owner);
-        own.map(|shard| shard.pairs).sum()
-    }
 }

@@ -11,7 +11,7 @@ use crate::owner::Waiter;
 use crate::pending::{ChangeCont, PendingChange};
 use crate::shard::{Editor, ShardFacts, ShardPlace, complete};
 use crate::state::kv;
-use crate::table::TableId;
+use crate::table::{TableId, TableSpec};
 
 /// Message id of a change, sent to the owner of its shard.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
@@ -175,6 +175,14 @@ pub fn own_shards(worker: &mut Worker, table: TableId) -> Result<OwnShards, KvEr
             + shard.blocks * layout.block_bytes() as u64;
     }
     Ok(own)
+}
+
+/// Returns the tables that are open on this worker.
+pub fn open_tables(worker: &mut Worker) -> Vec<TableSpec> {
+    let all = kv(worker).tables.all();
+    all.filter(|table| table.is_open())
+        .map(|table| table.spec)
+        .collect()
 }
 
 /// Returns the address ranges of the buckets of this worker's shards: first address and bytes, including the spare last

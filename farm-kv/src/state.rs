@@ -58,6 +58,11 @@ impl Tables {
         self.0.get_mut(usize::from(*id))?.as_deref_mut()
     }
 
+    /// Returns all tables, in the order of their numbers.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Table> {
+        self.0.iter().filter_map(Option::as_deref)
+    }
+
     pub(crate) fn insert(&mut self, id: u16, table: Table) {
         if self.0.len() <= usize::from(id) {
             self.0.resize_with(usize::from(id) + 1, || None);

@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Edges(EdgesArgs),
     /// Run one machine of a cluster until it is stopped.
     Node(NodeArgs),
+    /// Print what the machines of a running cluster do and use.
+    Status(StatusArgs),
     /// Measure one part of the platform by itself.
     Bench(BenchArgs),
     /// Run a workload on a temporary cluster, record its history, and check the history.
@@ -548,6 +550,44 @@ pub(crate) struct DoctorArgs {
     /// Print the host, the configuration and the findings as JSON.
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Options of `farm status`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The machines are those of the configuration, and are found by cluster.name and cluster.run_dir. They run on
+this host, in any process of this user: `farm node`, or a program with Cluster::start or Cluster::join. Nothing is
+stopped. Rates are those of one interval. Tables have their numbers, not their names.
+
+Exit status: 0 if all machines run, 1 if one does not.
+
+Examples:
+  farm status --config my.toml
+  farm status --config my.toml --watch
+  farm status --config my.toml --json | jq '.machines[].per_second.committed'")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Report again after each interval, until interrupted.
+    #[arg(long)]
+    pub(crate) watch: bool,
+
+    /// Print JSON, one line for each report.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Seconds over which rates are measured.
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub(crate) interval: f64,
+}
+
+/// Parses a number of seconds.
+fn interval(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=3600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("expected a number of seconds between 0.05 and 3600".to_owned()),
+    }
 }
 
 /// Options of `farm clean`.

@@ -13,6 +13,7 @@ mod measure;
 mod oltp;
 mod scratch;
 mod sim;
+mod status;
 mod taobench;
 mod workload;
 mod ycsb;
@@ -68,6 +69,7 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Clean(args) => clean::run(&args),
+        Command::Status(args) => status::run(&args),
         Command::Demo(args) => ycsb::demo(&args, log),
         Command::Ycsb(args) => ycsb::run(&args, log),
         Command::Tatp(args) => oltp::tatp(&args, log),

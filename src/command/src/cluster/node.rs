@@ -15,6 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use farm::status::StatusServer;
 use farm_bench::closed_loop::{Bounds, Ran};
 use farm_bench::load::{self, Name, Pairs};
 use farm_bench::properties::Properties;
@@ -172,15 +173,18 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
         "machine {id} of cluster \"{}\" runs; stop it with Ctrl-C",
         config.cluster.name
     ));
+    let status = answer_status(config, &machine);
     while !machine.control().is_stopping() {
         if interrupted.load(Ordering::Relaxed) {
             crate::write_stderr(format_args!(
                 "machine {id} stops: it received SIGINT or SIGTERM"
             ));
+            drop(status);
             return Ok(machine.stop()?);
         }
         std::thread::park_timeout(LOOK);
     }
+    drop(status);
     let why = why_stopped(&machine);
     match machine.join() {
         Ok(()) => {
@@ -191,6 +195,13 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
         }
         Err(error) => Err(anyhow::Error::new(error).context(format!("machine {id} stops: {why}"))),
     }
+}
+
+/// Starts to answer `farm status` for a machine.
+fn answer_status(config: &Config, machine: &Machine) -> Option<StatusServer> {
+    // A machine that does not answer is better than none.
+    let warn = |error: &farm::Error| tracing::warn!(%error, "farm status will not work");
+    StatusServer::start(config, machine).inspect_err(warn).ok()
 }
 
 /// Runs a machine and executes the launcher's orders until standard input ends.
@@ -206,9 +217,12 @@ fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()
     let Some(machine) = start(config, id, &abandoned, judged)? else {
         return Ok(());
     };
+    let status = answer_status(config, &machine);
     send_news(&News::Ready);
     let driven = Driven::new(config, id, &machine, judged, abandoned, terminated);
-    let Err(error) = driven.execute_all(&orders) else {
+    let executed = driven.execute_all(&orders);
+    drop(status);
+    let Err(error) = executed else {
         let others_left = others_left(&machine);
         return match machine.stop() {
             Err(_) if others_left => Ok(()),

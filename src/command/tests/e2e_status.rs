@@ -1,0 +1,120 @@
+//! `farm status` of a program and two nodes, from another process.
+
+mod common;
+
+use common::{Place, number};
+use farm::{Cluster, Error, Table};
+use farm_core::ids::MachineId;
+use rustix::process::Signal;
+use serde_json::Value;
+
+fn config(place: &Place) -> String {
+    let mut text = format!(
+        "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n\
+         [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"64MiB\"\n",
+        place.name(),
+        place.path("run").display()
+    );
+    for id in 1..=3 {
+        text.push_str(&format!("[[machine]]\nid = {id}\n"));
+    }
+    place.write("farm.toml", &text).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_status_of_a_running_cluster_is_reported() {
+    let place = Place::new("status");
+    let config = config(&place);
+    let status = |more: &[&str]| {
+        let args = ["status", "--config", &config, "--interval", "0.1"];
+        place.farm(&[&args[..], more].concat()).end()
+    };
+    status(&[]).failed(1, &[]);
+
+    let mut nodes = [2, 3].map(|machine| place.start_node(&config, machine));
+    let me = MachineId::new(1).unwrap();
+    let cluster = Cluster::join(&config, me).start().unwrap();
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    let table: Table<u64, [u8; 40]> = cluster.create_table("counted", 1000).unwrap();
+    cluster
+        .block_on(async |farm| {
+            for key in 0..300 {
+                table.insert(&farm, key, [1; 40]).await?;
+            }
+            farm.transact(async |tx| tx.alloc([0u64; 20]).await).await?;
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+
+    let json = status(&["--json"]).ok();
+    let report: Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(report["cluster"], place.name());
+    let machines = report["machines"].as_array().unwrap();
+    assert_eq!(machines.len(), 3);
+    let mut pairs = 0.0;
+    for (machine, id) in machines.iter().zip(1..) {
+        assert_eq!(
+            (&machine["machine"], &machine["runs"]),
+            (&id.into(), &true.into())
+        );
+        assert_eq!(machine["fabric"], "shm");
+        assert!(number(machine, "uptime_s") > 0.0);
+        assert_eq!(number(&machine["memory"], "limit"), f64::from(64 << 20));
+        let tables = machine["tables"].as_array().unwrap();
+        let number_of = table.spec().id;
+        let counted = tables.iter().find(|table| table["number"] == number_of);
+        let counted = counted.expect("every machine has opened the table");
+        assert_eq!(number(counted, "value_bytes"), 40.0);
+        pairs += number(counted, "pairs");
+        assert!(number(&machine["counts"], "committed") > 0.0, "{machine}");
+        assert!(machine["per_second"]["committed"].is_number());
+    }
+    assert_eq!(pairs, 300.0);
+    let with_objects = machines[0]["classes"].as_array().unwrap();
+    assert!(
+        !with_objects.is_empty(),
+        "the program has allocated an object"
+    );
+    assert_eq!(machines[0]["pid"], std::process::id());
+
+    let words = status(&[]).ok().stdout;
+    for text in [
+        "3 of 3 machine(s) run",
+        "commits/s",
+        "since the start: ",
+        "objects of",
+    ] {
+        assert!(words.contains(text), "no {text:?} in\n{words}");
+    }
+    let mut watch = place.farm(&[
+        "status",
+        "--config",
+        &config,
+        "--watch",
+        "--interval",
+        "0.1",
+    ]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(watch.is_running(), "{}", watch.stderr());
+    watch.signal(Signal::INT);
+    let watched = watch.end().ok().stdout;
+    assert!(
+        watched.matches("3 of 3 machine(s) run").count() >= 1,
+        "{watched}"
+    );
+
+    cluster.stop().unwrap();
+    for node in nodes {
+        node.end().ok();
+    }
+    let ended = status(&[]).failed(1, &[]);
+    assert!(
+        ended.stdout.contains("0 of 3 machine(s) run"),
+        "{}",
+        ended.stdout
+    );
+    let bad = place.farm(&["status", "--interval", "0"]).end();
+    bad.failed(2, &["--interval", "between 0.05 and 3600"]);
+}

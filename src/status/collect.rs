@@ -1,0 +1,169 @@
+//! Collects the status of a machine from its workers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use farm_core::alloc::SizeClass;
+use farm_core::config::Config;
+use farm_core::machine::Machine;
+use farm_core::region::store::Store;
+use farm_core::worker::Worker;
+use farm_txn::Handle;
+
+use super::{ClassStatus, Counts, MachineStatus, MemoryStatus, TableStatus, VERSION};
+use crate::error::{Error, Kind, Result};
+
+/// What is needed to collect the status of a machine.
+pub(super) struct Collector {
+    /// The parts that do not change.
+    fixed: MachineStatus,
+    started: Instant,
+    store: Arc<Store>,
+    workers: Vec<Handle>,
+}
+
+/// What one worker reports.
+struct OfWorker {
+    counts: Counts,
+    classes: Vec<ClassStatus>,
+    tables: Vec<TableStatus>,
+}
+
+impl Collector {
+    pub(super) fn new(config: &Config, machine: &Machine) -> Result<Self> {
+        let id = machine.id();
+        let workers = (0..machine.workers()).map(|worker| farm_txn::handle(machine, worker));
+        let workers: Vec<Handle> = workers.collect::<Result<_, _>>()?;
+        let device = machine.device();
+        let own = config.machine(id);
+        let fixed = MachineStatus {
+            version: VERSION,
+            farm: env!("CARGO_PKG_VERSION").to_owned(),
+            machine: id.get(),
+            pid: std::process::id(),
+            uptime_s: 0.0,
+            workers: workers.len() as u16,
+            address: own
+                .filter(|_| device.is_some())
+                .map(|own| own.rdma.address_of(id)),
+            fabric: device.map_or_else(|| "shm".to_owned(), |device| device.to_string()),
+            memory: MemoryStatus {
+                dir: config.memory.dir.display().to_string(),
+                limit: config.memory.per_machine_bytes,
+                ..MemoryStatus::default()
+            },
+            classes: Vec::new(),
+            tables: Vec::new(),
+            counts: Counts::default(),
+        };
+        Ok(Self {
+            fixed,
+            started: Instant::now(),
+            store: Arc::clone(machine.store()),
+            workers,
+        })
+    }
+
+    /// Asks all workers. Waits until each has had a turn.
+    pub(super) fn collect(&self) -> Result<MachineStatus> {
+        let mut status = self.fixed.clone();
+        status.uptime_s = self.started.elapsed().as_secs_f64();
+        let usage = self.store.usage();
+        let usage = usage.map_err(|error| Error::new(Kind::Damaged, error.to_string()))?;
+        status.memory.regions = usage.region_bytes;
+        status.memory.free = usage.free_bytes;
+        status.memory.slabs = usage.slab_bytes;
+        status.memory.arrays = usage.array_bytes;
+        let asked = self
+            .workers
+            .iter()
+            .map(|worker| worker.with_worker(of_worker));
+        let answers = pollster::block_on(futures_util::future::try_join_all(asked))?;
+        let mut classes: BTreeMap<u64, ClassStatus> = BTreeMap::new();
+        let mut tables: BTreeMap<u16, TableStatus> = BTreeMap::new();
+        for answer in answers {
+            status.counts = status.counts.plus(&answer.counts);
+            for class in answer.classes {
+                let sum = classes.entry(class.object_bytes).or_default();
+                sum.object_bytes = class.object_bytes;
+                sum.objects += class.objects;
+                sum.slots += class.slots;
+                sum.bytes += class.bytes;
+            }
+            for table in answer.tables {
+                let sum = tables.entry(table.number).or_insert_with(|| TableStatus {
+                    pairs: 0,
+                    slots: 0,
+                    bytes: 0,
+                    ..table.clone()
+                });
+                sum.pairs += table.pairs;
+                sum.slots += table.slots;
+                sum.bytes += table.bytes;
+            }
+        }
+        status.classes = classes.into_values().collect();
+        status.tables = tables.into_values().collect();
+        Ok(status)
+    }
+}
+
+fn of_worker(worker: &mut Worker) -> OfWorker {
+    let classes = SizeClass::all().filter_map(|class| {
+        let usage = worker.slab_usage(class);
+        (usage.blocks > 0).then_some(ClassStatus {
+            object_bytes: class.object_bytes() as u64,
+            objects: usage.live,
+            slots: usage.slots,
+            bytes: usage.reserved_bytes,
+        })
+    });
+    let classes = classes.collect();
+    let tables = farm_kv::ops::open_tables(worker).into_iter();
+    let tables = tables.filter_map(|spec| {
+        let own = farm_kv::ops::own_shards(worker, spec.table()).ok()?;
+        Some(TableStatus {
+            number: spec.id,
+            key_bytes: spec.key_bytes as u64,
+            value_bytes: spec.value_bytes as u64,
+            pairs: own.pairs,
+            slots: own.slots,
+            bytes: own.bytes,
+        })
+    });
+    OfWorker {
+        classes,
+        tables: tables.collect(),
+        counts: counts(worker),
+    }
+}
+
+fn counts(worker: &mut Worker) -> Counts {
+    let fabric = worker.fabric_counters();
+    let messages = worker.message_counters();
+    let logs = worker.log_counters();
+    let lookups = farm_kv::counters(worker);
+    let changes = farm_kv::change_counters(worker);
+    let txns = farm_txn::counters(worker);
+    Counts {
+        lookups: lookups.hits + lookups.misses,
+        changes: changes.changes,
+        committed: txns.committed,
+        aborts_locked: txns.aborts.locked,
+        aborts_changed: txns.aborts.changed,
+        aborts_timed_out: txns.aborts.timed_out,
+        aborts_lost: txns.aborts.lost,
+        aborts_other: txns.aborts.other,
+        in_doubt: txns.in_doubt,
+        reads: fabric.reads,
+        read_bytes: fabric.read_bytes,
+        writes: fabric.writes,
+        write_bytes: fabric.write_bytes,
+        messages: messages.calls + messages.one_way + messages.replies,
+        rings_full: messages.busy,
+        log_records: logs.appended,
+        log_bytes: logs.appended_bytes,
+        logs_full: logs.full,
+    }
+}

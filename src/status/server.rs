@@ -1,0 +1,122 @@
+//! The thread that answers callers.
+
+use std::io::Write;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use farm_core::config::Config;
+use farm_core::config::host::run_dir;
+use farm_core::ids::MachineId;
+use farm_core::machine::Machine;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::collect::Collector;
+use crate::error::{Error, Kind, Result};
+
+/// Longest time that a caller may take to receive the status.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Time until the next caller is accepted if the system refuses one, for lack of descriptors.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Answers callers until it is dropped.
+#[derive(Debug)]
+pub struct StatusServer {
+    address: SocketAddr,
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Returns the socket of a machine. Its name contains a hash of the run directory, which distinguishes clusters of the same
+/// name.
+pub(super) fn address(config: &Config, machine: MachineId) -> Result<SocketAddr> {
+    let dir = run_dir(config).join(&config.cluster.name);
+    let identity = xxh3_64(dir.as_os_str().as_bytes());
+    let name = format!("farm-{identity:016x}-m{}-status", machine.get());
+    Ok(SocketAddr::from_abstract_name(name)?)
+}
+
+/// Checks that the process at the other end belongs to this user.
+pub(super) fn check_user(socket: &UnixStream) -> Result<(), String> {
+    let peer = rustix::net::sockopt::socket_peercred(socket);
+    let peer = peer.map_err(|error| format!("cannot find out whose process it is: {error}"))?;
+    match peer.uid == rustix::process::geteuid() {
+        true => Ok(()),
+        false => Err("the process belongs to another user".to_owned()),
+    }
+}
+
+impl StatusServer {
+    /// Starts to answer for a machine of this process.
+    ///
+    /// # Errors
+    /// [`Kind::Start`] if the socket is in use, or the system refuses it.
+    pub fn start(config: &Config, machine: &Machine) -> Result<Self> {
+        let id = machine.id();
+        let failed = |error: std::io::Error| {
+            let text = format!("machine {id} cannot answer `farm status`: {error}");
+            Error::new(Kind::Start, text)
+        };
+        let address = address(config, id)?;
+        let listener = UnixListener::bind_addr(&address).map_err(failed)?;
+        let collector = Collector::new(config, machine)?;
+        let ends = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&ends);
+        let thread = std::thread::Builder::new()
+            .name(format!("{id}-status"))
+            .spawn(move || serve(&listener, &collector, &ended))
+            .map_err(failed)?;
+        Ok(Self {
+            address,
+            ends,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for StatusServer {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        // Ends the wait for a caller.
+        let connected = UnixStream::connect_addr(&self.address);
+        if let (Some(thread), Ok(_)) = (self.thread.take(), connected) {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve(listener: &UnixListener, collector: &Collector, ended: &AtomicBool) {
+    for caller in listener.incoming() {
+        if ended.load(Ordering::Acquire) {
+            return;
+        }
+        let caller = match caller {
+            Ok(caller) => caller,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a request for the status; retrying");
+                std::thread::park_timeout(ACCEPT_RETRY);
+                continue;
+            }
+        };
+        match answer(caller, collector) {
+            Ok(()) => {}
+            // The machine has stopped; no later call has an answer.
+            Err(error) if error.kind() == Kind::Stopped => return,
+            Err(error) => tracing::warn!(%error, "cannot answer a request for the status"),
+        }
+    }
+}
+
+fn answer(mut caller: UnixStream, collector: &Collector) -> Result<()> {
+    check_user(&caller).map_err(|why| Error::new(Kind::Refused, why))?;
+    let status = collector.collect()?;
+    let text = serde_json::to_vec(&status).map_err(std::io::Error::from)?;
+    caller.set_write_timeout(Some(PATIENCE))?;
+    caller.write_all(&text)?;
+    Ok(())
+}
