@@ -262,6 +262,15 @@ fn a_machine_with_another_secret_is_refused_with_the_reason() {
         node.wait_for("worker(s); device ");
         node.wait_for(", GID ");
     }
+    let config = place.path("1.toml");
+    let status = place.farm(&["status", "--config", config.to_str().unwrap(), "--json"]);
+    let status = status.end().ok().stdout;
+    for device in [
+        "\"fabric\":\"rxe0 (port 1, GID ",
+        "\"fabric\":\"rxe1 (port 1, GID ",
+    ] {
+        assert!(status.contains(device), "no {device:?} in {status}");
+    }
     first.signal(Signal::INT);
     for node in [first, second] {
         node.end_within(GIVEN_UP);
