@@ -313,12 +313,8 @@ impl Starting {
             Ok(Farm::new(machine.id(), handles))
         });
         let farms = farms.collect::<Result<Vec<Farm>>>()?;
-        let status = machines.iter().filter_map(|machine| {
-            let started = StatusServer::start(&config, machine);
-            // A cluster without it is better than none.
-            let warn = |error: &Error| tracing::warn!(%error, "farm status will not work");
-            started.inspect_err(warn).ok()
-        });
+        let status = machines.iter();
+        let status = status.filter_map(|machine| StatusServer::start_or_warn(&config, machine));
         let status = status.collect();
         let machines = Arc::new(Mutex::new(machines));
         let stopped = Arc::clone(&machines);

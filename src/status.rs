@@ -99,6 +99,27 @@ pub struct TableStatus {
     pub bytes: u64,
 }
 
+impl ClassStatus {
+    /// Adds the same class on another worker or machine.
+    pub fn add(&mut self, other: &Self) {
+        self.object_bytes = other.object_bytes;
+        self.objects += other.objects;
+        self.slots += other.slots;
+        self.bytes += other.bytes;
+    }
+}
+
+impl TableStatus {
+    /// Adds the same table on another worker or machine.
+    pub fn add(&mut self, other: &Self) {
+        self.number = other.number;
+        (self.key_bytes, self.value_bytes) = (other.key_bytes, other.value_bytes);
+        self.pairs += other.pairs;
+        self.slots += other.slots;
+        self.bytes += other.bytes;
+    }
+}
+
 macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)+) => {
         /// Counts of a machine since its start.

@@ -84,23 +84,11 @@ impl Collector {
         let mut tables: BTreeMap<u16, TableStatus> = BTreeMap::new();
         for answer in answers {
             status.counts = status.counts.plus(&answer.counts);
-            for class in answer.classes {
-                let sum = classes.entry(class.object_bytes).or_default();
-                sum.object_bytes = class.object_bytes;
-                sum.objects += class.objects;
-                sum.slots += class.slots;
-                sum.bytes += class.bytes;
+            for class in &answer.classes {
+                classes.entry(class.object_bytes).or_default().add(class);
             }
-            for table in answer.tables {
-                let sum = tables.entry(table.number).or_insert_with(|| TableStatus {
-                    pairs: 0,
-                    slots: 0,
-                    bytes: 0,
-                    ..table.clone()
-                });
-                sum.pairs += table.pairs;
-                sum.slots += table.slots;
-                sum.bytes += table.bytes;
+            for table in &answer.tables {
+                tables.entry(table.number).or_default().add(table);
             }
         }
         status.classes = classes.into_values().collect();

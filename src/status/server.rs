@@ -52,6 +52,13 @@ pub(super) fn check_user(socket: &UnixStream) -> Result<(), String> {
 }
 
 impl StatusServer {
+    /// Starts to answer for a machine of this process. If that fails, logs a warning: a machine without it is better than
+    /// none.
+    pub fn start_or_warn(config: &Config, machine: &Machine) -> Option<Self> {
+        let warn = |error: &Error| tracing::warn!(%error, "farm status will not work");
+        Self::start(config, machine).inspect_err(warn).ok()
+    }
+
     /// Starts to answer for a machine of this process.
     ///
     /// # Errors

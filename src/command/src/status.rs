@@ -23,7 +23,9 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 /// A machine of the cluster at one moment.
 #[derive(Debug, Serialize)]
 struct Seen {
-    machine: u16,
+    /// Number of a machine without a status, which would contain it.
+    #[serde(rename = "machine", skip_serializing_if = "Option::is_none")]
+    unknown: Option<u16>,
     /// Whether the machine runs.
     runs: bool,
     /// Why its status is not known, although a process answers for it.
@@ -60,7 +62,7 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         add_rates(&before, &mut now);
         before = print(args, &config, now)?;
         if !args.watch {
-            let all = before.iter().all(|seen| seen.runs && seen.error.is_none());
+            let all = before.iter().all(|seen| seen.status.is_some());
             return Ok(ExitCode::from(u8::from(!all)));
         }
     }
@@ -83,7 +85,7 @@ fn look_at(config: &Config, machine: MachineId) -> Seen {
         Err(error) => (None, Some(error.to_string())),
     };
     Seen {
-        machine: machine.get(),
+        unknown: status.is_none().then(|| machine.get()),
         runs: status.is_some() || error.is_some(),
         error,
         status,
@@ -146,11 +148,14 @@ fn in_words(report: &Report<'_>) -> String {
         text::table(&machine_lines(machines), [0; 2]),
     ];
     for seen in machines {
-        let machine = seen.machine;
         match (&seen.status, &seen.error) {
             (Some(status), _) => parts.push(place(status)),
             (None, Some(error)) => parts.push(format!("  {error}")),
-            (None, None) => parts.push(format!("  machine m{machine} does not run")),
+            (None, None) => {
+                let machine = seen.unknown;
+                let machine = machine.expect("a machine without a status has its number");
+                parts.push(format!("  machine m{machine} does not run"));
+            }
         }
     }
     let running: Vec<_> = machines
@@ -263,11 +268,7 @@ fn since_start(machines: &[&MachineStatus]) -> String {
 fn table_lines(machines: &[&MachineStatus]) -> Vec<Vec<String>> {
     let mut tables: BTreeMap<u16, TableStatus> = BTreeMap::new();
     for table in machines.iter().flat_map(|status| &status.tables) {
-        let sum = tables.entry(table.number).or_default();
-        (sum.key_bytes, sum.value_bytes) = (table.key_bytes, table.value_bytes);
-        sum.pairs += table.pairs;
-        sum.slots += table.slots;
-        sum.bytes += table.bytes;
+        tables.entry(table.number).or_default().add(table);
     }
     let heading = ["table", "key", "value", "pairs", "occupancy", "memory"];
     let heading = (!tables.is_empty()).then(|| heading.map(str::to_owned).to_vec());
@@ -291,10 +292,7 @@ fn table_lines(machines: &[&MachineStatus]) -> Vec<Vec<String>> {
 fn class_lines(machines: &[&MachineStatus]) -> Vec<Vec<String>> {
     let mut classes: BTreeMap<u64, ClassStatus> = BTreeMap::new();
     for class in machines.iter().flat_map(|status| &status.classes) {
-        let sum = classes.entry(class.object_bytes).or_default();
-        sum.objects += class.objects;
-        sum.slots += class.slots;
-        sum.bytes += class.bytes;
+        classes.entry(class.object_bytes).or_default().add(class);
     }
     let heading = ["objects of", "number", "slots", "memory"];
     let heading = (!classes.is_empty()).then(|| heading.map(str::to_owned).to_vec());

@@ -6,23 +6,10 @@ use common::Place;
 use farm::{Cluster, Error, Kind, Table};
 use farm_core::ids::MachineId;
 
-fn config(place: &Place) -> String {
-    let mut text = format!(
-        "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n\
-         [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"64MiB\"\n",
-        place.name(),
-        place.path("run").display()
-    );
-    for id in 1..=3 {
-        text.push_str(&format!("[[machine]]\nid = {id}\n"));
-    }
-    place.write("farm.toml", &text).to_str().unwrap().to_owned()
-}
-
 #[test]
 fn a_program_joins_nodes() {
     let place = Place::new("join");
-    let config = config(&place);
+    let config = place.three_machines();
     let nodes = [2, 3].map(|machine| place.start_node(&config, machine));
     let me = MachineId::new(1).unwrap();
     let cluster = Cluster::join(&config, me).start().unwrap();
@@ -67,7 +54,7 @@ fn a_program_joins_nodes() {
 #[test]
 fn a_machine_that_the_configuration_does_not_have_is_refused() {
     let place = Place::new("join-no");
-    let config = config(&place);
+    let config = place.three_machines();
     let error = Cluster::join(&config, MachineId::new(9).unwrap())
         .start()
         .unwrap_err();

@@ -8,23 +8,10 @@ use farm_core::ids::MachineId;
 use rustix::process::Signal;
 use serde_json::Value;
 
-fn config(place: &Place) -> String {
-    let mut text = format!(
-        "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n\
-         [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"64MiB\"\n",
-        place.name(),
-        place.path("run").display()
-    );
-    for id in 1..=3 {
-        text.push_str(&format!("[[machine]]\nid = {id}\n"));
-    }
-    place.write("farm.toml", &text).to_str().unwrap().to_owned()
-}
-
 #[test]
 fn the_status_of_a_running_cluster_is_reported() {
     let place = Place::new("status");
-    let config = config(&place);
+    let config = place.three_machines();
     let status = |more: &[&str]| {
         let args = ["status", "--config", &config, "--interval", "0.1"];
         place.farm(&[&args[..], more].concat()).end()
@@ -49,6 +36,8 @@ fn the_status_of_a_running_cluster_is_reported() {
         .unwrap();
 
     let json = status(&["--json"]).ok();
+    // No key is there twice.
+    assert_eq!(json.stdout.matches("\"machine\":").count(), 3);
     let report: Value = serde_json::from_str(&json.stdout).unwrap();
     assert_eq!(report["cluster"], place.name());
     let machines = report["machines"].as_array().unwrap();

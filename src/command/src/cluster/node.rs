@@ -173,7 +173,7 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
         "machine {id} of cluster \"{}\" runs; stop it with Ctrl-C",
         config.cluster.name
     ));
-    let status = answer_status(config, &machine);
+    let status = StatusServer::start_or_warn(config, &machine);
     while !machine.control().is_stopping() {
         if interrupted.load(Ordering::Relaxed) {
             crate::write_stderr(format_args!(
@@ -197,13 +197,6 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     }
 }
 
-/// Starts to answer `farm status` for a machine.
-fn answer_status(config: &Config, machine: &Machine) -> Option<StatusServer> {
-    // A machine that does not answer is better than none.
-    let warn = |error: &farm::Error| tracing::warn!(%error, "farm status will not work");
-    StatusServer::start(config, machine).inspect_err(warn).ok()
-}
-
 /// Runs a machine and executes the launcher's orders until standard input ends.
 fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()> {
     // A terminal sends SIGINT to the launcher, too. The launcher then stops the nodes.
@@ -217,7 +210,7 @@ fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()
     let Some(machine) = start(config, id, &abandoned, judged)? else {
         return Ok(());
     };
-    let status = answer_status(config, &machine);
+    let status = StatusServer::start_or_warn(config, &machine);
     send_news(&News::Ready);
     let driven = Driven::new(config, id, &machine, judged, abandoned, terminated);
     let executed = driven.execute_all(&orders);

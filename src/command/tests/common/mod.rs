@@ -91,6 +91,20 @@ impl Place {
         path
     }
 
+    /// Writes the configuration of a cluster of three small machines. Returns its path.
+    pub(crate) fn three_machines(&self) -> String {
+        let mut text = format!(
+            "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n\
+             [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"64MiB\"\n",
+            self.name(),
+            self.path("run").display()
+        );
+        for id in 1..=3 {
+            text.push_str(&format!("[[machine]]\nid = {id}\n"));
+        }
+        self.write("farm.toml", &text).to_str().unwrap().to_owned()
+    }
+
     /// Starts `farm` with these arguments and no others.
     pub(crate) fn farm<S: AsRef<str>>(&self, args: &[S]) -> Run {
         self.start(args, |command| command)
