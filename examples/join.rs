@@ -33,6 +33,6 @@ fn main() -> farm::Result<()> {
         }
         Ok::<_, Error>(())
     })?;
-    // The other machines stop when this one leaves.
+    // The other machines stop when this one leaves, unless it has no memory of its own: `memory_bytes = 0` in its section.
     cluster.stop()
 }

@@ -241,7 +241,7 @@ fn stop(machines: &Mutex<Vec<Machine>>) -> Result<()> {
     let machines = std::mem::take(&mut *machines.lock().unwrap_or_else(PoisonError::into_inner));
     // All of them stop before the first is waited for, so that none reports the loss of another.
     for machine in &machines {
-        machine.control().stop();
+        machine.begin_stop();
     }
     let stopped = machines.into_iter().map(Machine::stop);
     // Each is waited for, whatever the others report.

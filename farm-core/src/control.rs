@@ -1,12 +1,16 @@
 //! Stopping a machine, and the reason why it stopped.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// The stop request of a machine, shared by its workers and its owner.
 #[derive(Debug, Default)]
 pub struct Control {
     stop: AtomicBool,
+    leave: AtomicBool,
+    /// Number of workers that have left.
+    left: AtomicUsize,
+    has_left: AtomicBool,
     failure: Mutex<Option<String>>,
 }
 
@@ -14,6 +18,31 @@ impl Control {
     /// Requests that the workers end after their current turn.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+    }
+
+    /// Requests that the workers leave the cluster in order, and stop when all of them have left: see
+    /// [`Worker::leave`](crate::worker::Worker::leave).
+    pub fn leave(&self) {
+        self.leave.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the workers must leave.
+    #[inline]
+    pub fn is_leaving(&self) -> bool {
+        self.leave.load(Ordering::Relaxed)
+    }
+
+    /// Records that one of `workers` workers has left. The last one stops the machine.
+    pub(crate) fn worker_left(&self, workers: usize) {
+        if self.left.fetch_add(1, Ordering::AcqRel) + 1 == workers {
+            self.has_left.store(true, Ordering::Release);
+            self.stop();
+        }
+    }
+
+    /// Returns whether all workers have left.
+    pub fn has_left(&self) -> bool {
+        self.has_left.load(Ordering::Acquire)
     }
 
     /// Stops the machine with a reason. Only the first reason is stored.

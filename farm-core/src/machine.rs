@@ -18,8 +18,8 @@ use crate::config::{Config, ConfigError};
 use crate::control::Control;
 use crate::fabric::verbs::{DevicePlace, SecretError, VerbsError};
 use crate::fabric::{
-    ArenaConfig, ConnectError, Departed, ExportError, Exporter, FabricMachine, FabricStartError,
-    Patience, PeerOffer, Reporter,
+    ArenaConfig, ConnectError, Departed, Departure, ExportError, Exporter, FabricMachine,
+    FabricStartError, Patience, PeerOffer, Reporter,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
@@ -189,7 +189,10 @@ impl Machine {
         });
         for index in 0..workers {
             let started = machine.start_worker(config, index, &peers, &attach, &last);
-            started.inspect_err(|error| machine.fabric.fail(&error.to_string()))?;
+            started.inspect_err(|error| {
+                machine.control.stop();
+                machine.fabric.fail(&error.to_string());
+            })?;
         }
         Ok(machine)
     }
@@ -274,7 +277,7 @@ impl Machine {
             endpoint,
             links,
             store: Arc::clone(&self.store),
-            membership: Membership::fixed(&machines),
+            membership: Membership::fixed(&machines, self.store.placement().members()),
             control: Arc::clone(&self.control),
             inbox,
             clock: Clock::Host,
@@ -324,10 +327,15 @@ impl Machine {
         &self.control
     }
 
-    /// Returns the machines whose connections with this machine have ended, in the order in which
-    /// this machine noticed. The first one is the reason why this machine stops.
+    /// Returns the machines without which the cluster stops and whose connections with this machine have
+    /// ended, in the order in which this machine noticed. The first one is the reason why this machine
+    /// stops. Machines that store nothing and left in order are not among them.
     pub fn departed(&self) -> Vec<Departed> {
-        self.fabric.departed()
+        let placement = self.store.placement();
+        let stores = |machine| placement.members().any(|member| member == machine);
+        let mut departed = self.fabric.departed();
+        departed.retain(|peer| peer.how == Departure::Lost || stores(peer.machine));
+        departed
     }
 
     /// Returns the RDMA device, port and address that the machine uses; `None` on shared memory.
@@ -434,17 +442,39 @@ impl Machine {
     /// # Errors
     /// [`MachineError::Failed`] with the reason, or [`MachineError::Panicked`].
     pub fn join(mut self) -> Result<(), MachineError> {
-        self.join_threads()
+        self.end()
     }
 
-    /// Requests that the machine stop, and waits for it.
+    /// Requests that the machine stop, and waits for it. A machine that stores nothing leaves the cluster in order: it
+    /// finishes its commits, within 10 s, and the other machines continue.
     ///
     /// # Errors
     /// As [`Machine::join`].
     pub fn stop(mut self) -> Result<(), MachineError> {
-        self.control.stop();
+        self.begin_stop();
+        self.end()
+    }
+
+    /// Requests that the machine stop, as [`Machine::stop`] does.
+    pub fn begin_stop(&self) {
+        match self.store.is_used() {
+            true => self.control.stop(),
+            false => self.control.leave(),
+        }
         self.wake();
-        self.join_threads()
+    }
+
+    /// Waits for the workers. If a machine that stores nothing stopped before its operations ended, while the others run, they
+    /// treat it as lost: its locks remain.
+    fn end(&mut self) -> Result<(), MachineError> {
+        let ran = !self.threads.is_empty();
+        self.join_threads()?;
+        let leaves_locks = !self.store.is_used() && !self.control.has_left();
+        if ran && leaves_locks && self.departed().is_empty() {
+            self.fabric
+                .fail("it stopped before its operations had ended");
+        }
+        Ok(())
     }
 
     /// Stops the machine because of a failure of the code that runs on it, and waits for it. The
@@ -485,11 +515,10 @@ impl Machine {
 
 impl Drop for Machine {
     fn drop(&mut self) {
-        self.control.stop();
-        self.wake();
+        self.begin_stop();
         // Failures were logged when they occurred. A caller that needs the outcome calls stop or
         // join.
-        let _ = self.join_threads();
+        let _ = self.end();
         // The machine's files are removed next.
         self.spare.end();
     }
@@ -527,6 +556,9 @@ fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
     let clock = worker.clock().clone();
     let mut idler = Idler::new(policy, clock.now());
     while !control.is_stopping() {
+        if control.is_leaving() {
+            worker.leave();
+        }
         let now = clock.now();
         let next = match worker.turn(now) {
             true => idler.busy(worker.in_flight(), now),
@@ -602,17 +634,18 @@ fn spare(config: &Config, id: MachineId, exporter: &Exporter) -> Spare {
 }
 
 fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spare) -> Store {
-    let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
+    let storing = config.storing_machines();
+    let storing: Vec<MachineId> = storing.map(|machine| machine.id).collect();
     let blocks = BlockConfig {
         block_bytes: config.memory.block_bytes as usize,
         region_bytes: config.memory.region_bytes as usize,
-        per_machine_bytes: config.memory.per_machine_bytes,
+        per_machine_bytes: config.memory_of(id),
         seed: boot,
     };
     Store::new(
         blocks,
         id,
-        Placement::new(&machines),
+        Placement::new(&storing),
         u64::from(id.get()),
         memory,
     )

@@ -66,7 +66,13 @@ fn add(
         }
         Missing::New(bytes, near) => {
             let near = Some(*near).filter(|near| !near.is_null());
-            let elsewhere = near.and_then(|near| worker.local_memory(near).err());
+            let elsewhere = match near {
+                Some(near) => worker.local_memory(near).err(),
+                None => worker.elsewhere_for_new_object().map(|machine| {
+                    let address = Address::NULL;
+                    AddressError::Elsewhere { address, machine }
+                }),
+            };
             if let Some(error @ AddressError::Elsewhere { .. }) = elsewhere {
                 return Err(error.into());
             }

@@ -22,7 +22,8 @@ pub fn spec_for(
     let table = TableConfig::of(config);
     let h = table.neighbourhood;
     let layout = Layout::new(h, key_bytes, value_bytes)?;
-    let owners = config.total_workers() as u32;
+    let storing = config.storing_machines();
+    let owners: u32 = storing.map(|machine| u32::from(machine.workers)).sum();
     let region = config.memory.region_bytes - config.memory.block_bytes;
     let mut shards = owners * table.shards_per_worker;
     loop {
@@ -64,8 +65,7 @@ fn bytes_of_shard(spec: &TableSpec, layout: &Layout) -> u64 {
 pub fn check_memory(config: &Config, spec: &TableSpec) -> Result<(), KvError> {
     let layout = Layout::new(spec.neighbourhood, spec.key_bytes, spec.value_bytes)?;
     let needed = bytes_of_shard(spec, &layout).saturating_mul(spec.shards.into());
-    let machines = config.machines.len() as u64;
-    let most = machines.saturating_mul(config.memory.per_machine_bytes);
+    let most = config.total_memory();
     match needed > most {
         true => Err(KvError::TooLarge { needed, most }),
         false => Ok(()),

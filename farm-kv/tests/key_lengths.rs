@@ -112,11 +112,18 @@ fn changes_agree(cluster: &TestCluster, table: TableId, spec: &TableSpec) {
         let found = cluster.on(machine, 0, move |worker| {
             let (mut found, mut left) = (vec![None; keys.len()], Vec::new());
             let key = |index: usize| &keys[index];
-            let store =
-                |index: usize, value: Option<&[u8]>| found[index] = value.map(<[u8]>::to_vec);
-            farm_kv::get_many(worker, table, keys.len(), key, store, &mut left).unwrap();
-            assert_eq!(left, [0; 0]);
-            found
+            // On a busy host the worker may be interrupted for longer than a version lasts. Then no result counts.
+            for _ in 0..100 {
+                let store =
+                    |index: usize, value: Option<&[u8]>| found[index] = value.map(<[u8]>::to_vec);
+                left.clear();
+                farm_kv::get_many(worker, table, keys.len(), key, store, &mut left).unwrap();
+                if left.is_empty() {
+                    return found;
+                }
+                assert_eq!(left.len(), keys.len(), "without writers, all or none");
+            }
+            panic!("the worker was interrupted a hundred times");
         });
         assert_eq!(found, wanted, "{spec:?}");
     }

@@ -26,6 +26,7 @@ use crate::commit::drive;
 use crate::contexts::checkin;
 use crate::error::{Abort, TxError};
 pub use crate::handle::TxHandle;
+use crate::layer::transactions;
 pub use crate::open::{begin, with};
 use crate::open::{context_of, end};
 use crate::remote;
@@ -109,13 +110,15 @@ fn read_on(
         tx,
         place,
         pointer,
+        allocates: false,
         cont,
     };
     remote::read(worker, asked);
 }
 
 /// Allocates an object for payloads of `payload_bytes`. If there is a `hint`, the object is on the machine of that
-/// address, and near it if possible. The continuation receives the object, or [`TxError::Ended`] if the transaction has
+/// address, and near it if possible. Without a hint it is on this machine, or on any machine if this one stores nothing. The
+/// continuation receives the object, or [`TxError::Ended`] if the transaction has
 /// ended by then.
 ///
 /// The length of the payload is the capacity of its size class: `payload_bytes` or more. For an object of another
@@ -128,11 +131,12 @@ pub fn alloc(
     hint: Option<Address>,
     cont: Cont<Result<ObjectId, TxError>>,
 ) {
-    let elsewhere = hint.and_then(|near| Some((near, remote::elsewhere(worker, near)?)));
+    let elsewhere = remote::elsewhere_for_new(worker, hint);
     let result = match (elsewhere, class_for_payload(payload_bytes)) {
-        (Some((near, machine)), Ok(class)) => {
+        (Some(_), _) if transactions(worker).leaving => Err(TxError::Stopped),
+        (Some(machine), Ok(class)) => {
             let place = Place {
-                address: near,
+                address: hint.unwrap_or(Address::NULL),
                 machine: Some(machine),
                 class,
             };
@@ -140,6 +144,7 @@ pub fn alloc(
                 tx,
                 place,
                 pointer: None,
+                allocates: true,
                 cont,
             };
             return remote::alloc(worker, asked);

@@ -56,7 +56,7 @@ use crate::handle::TxHandle;
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 use crate::open;
-use crate::remote::elsewhere;
+use crate::remote::{elsewhere, elsewhere_for_new};
 use crate::slots;
 use crate::tx::{ObjectId, Place, Tx, is_slot};
 
@@ -112,7 +112,7 @@ pub fn alloc_array(
     cont: Cont<Result<Vec<ObjectId>, TxError>>,
 ) {
     let near = hint.unwrap_or(Address::NULL);
-    let machine = elsewhere(worker, near);
+    let machine = elsewhere_for_new(worker, hint);
     let mut asked = ArrayCall {
         tx,
         objects: ObjectRun {
@@ -124,7 +124,10 @@ pub fn alloc_array(
         cont: ArrayCont::Allocated(cont),
         failed: None,
     };
-    let checked = check_room(worker, &asked);
+    let checked = match machine {
+        Some(_) if transactions(worker).leaving => Err(TxError::Stopped),
+        _ => check_room(worker, &asked),
+    };
     match machine {
         None => {
             match checked.and_then(|()| Ok(reserve(worker, class, count, hint)?)) {

@@ -9,7 +9,7 @@ use crate::commit::{serve, validate};
 use crate::counters::TxCounters;
 use crate::layer::{Transactions, transactions};
 use crate::limits::TxLimits;
-use crate::{arrays, remote, slots};
+use crate::{arrays, leave, remote, slots};
 
 /// Attaches the transaction layer to a worker.
 pub fn attach(worker: &mut Worker) {
@@ -33,6 +33,7 @@ pub fn attach(worker: &mut Worker) {
     worker.register(remote::ALLOC, remote::handle_alloc);
     worker.register(arrays::ALLOC_ARRAY, arrays::handle_alloc);
     worker.register_log(serve::handle);
+    leave::attach(worker);
 }
 
 /// Sets the limits of the transactions that this worker begins from now on. The initial limits are
@@ -68,9 +69,8 @@ pub fn most_overtaken(worker: &mut Worker) -> u64 {
 pub fn left_over(worker: &mut Worker) -> Option<String> {
     let tasks = crate::tasks::tasks(worker).held();
     let state = transactions(worker);
+    let changes = leave::changes_under_way(state);
     let held = [
-        ("commits", state.commits.len()),
-        ("commits that wait for room in logs", state.queues.waiting()),
         ("calls to other machines", state.calls.len()),
         ("reads of arrays", state.arrays.len()),
         (
@@ -78,14 +78,12 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
             state.results.len(),
         ),
         ("transactions to retry", state.gate.len()),
-        ("slots to release", state.releases.len()),
-        ("truncations to send", state.truncations.waiting()),
         ("records in logs", state.primary.records()),
     ];
-    let mut held = tasks.into_iter().chain(held);
-    let (what, count) = held.find(|(_, count)| *count > 0)?;
+    let held = tasks.into_iter().chain(changes).chain(held);
+    let what = leave::first_held(&held.collect::<Vec<_>>())?;
     Some(format!(
-        "leak on worker {}: {count} {what}, although every operation should have ended",
+        "leak on worker {}: {what}, although every operation should have ended",
         worker.me()
     ))
 }

@@ -18,6 +18,8 @@ pub(crate) struct RemoteCall {
     pub(crate) place: Place,
     /// Fat pointer of the object to read, if the caller reads by one.
     pub(crate) pointer: Option<FatPointer>,
+    /// Whether the call reserves room for a new object.
+    pub(crate) allocates: bool,
     pub(crate) cont: Cont<Result<ObjectId, TxError>>,
 }
 

@@ -123,7 +123,7 @@ pub enum TxError {
          transactions.open_ms", .0.as_millis()
     )]
     OpenTooLong(Duration),
-    /// The worker has stopped. It is unknown whether a commit that was under way took effect.
+    /// The worker has stopped, or its machine leaves the cluster. It is unknown whether a commit that was under way took effect.
     #[error("the worker has stopped")]
     Stopped,
 }

@@ -66,6 +66,8 @@ pub(crate) struct Transactions {
     pub(crate) counters: TxCounters,
     /// Whether commits whose objects are all on this machine lock exclusively from the start.
     pub(crate) locks_exclusively: bool,
+    /// Whether the machine leaves the cluster: no commit begins.
+    pub(crate) leaving: bool,
 }
 
 impl Transactions {

@@ -66,6 +66,7 @@ mod counters;
 mod error;
 mod handle;
 mod layer;
+mod leave;
 mod limits;
 mod object_run;
 mod open;

@@ -89,12 +89,13 @@ impl ObjectRun {
         body
     }
 
-    /// Decodes the bytes of [`ObjectRun::encode`]. Returns `None` if they are not valid.
+    /// Decodes the bytes of [`ObjectRun::encode`]. Returns `None` if they are not valid. The first address may be null, which
+    /// is the place of a new array without a hint.
     pub(crate) fn decode(body: &[u8]) -> Option<Self> {
         let body: &[u8; RUN_BYTES] = body.try_into().ok()?;
         let first = u64::from_le_bytes(body[5..].try_into().ok()?);
         let run = Self {
-            first: Address::from_bits(first).filter(|first| !first.is_null())?,
+            first: Address::from_bits(first)?,
             class: SizeClass::new(body[0]),
             count: u32::from_le_bytes(body[1..5].try_into().ok()?),
         };

@@ -34,6 +34,15 @@ pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> 
     (machine != worker.me().machine).then_some(machine)
 }
 
+/// Returns the machine on which a new object is created, if it is another one: the machine of the hint; without a hint, any
+/// machine if this one stores nothing.
+pub(crate) fn elsewhere_for_new(worker: &mut Worker, hint: Option<Address>) -> Option<MachineId> {
+    match hint.filter(|hint| !hint.is_null()) {
+        Some(near) => elsewhere(worker, near),
+        None => worker.elsewhere_for_new_object(),
+    }
+}
+
 /// Reads an object. While the object is locked, the worker continues with other work.
 pub(crate) fn read(worker: &mut Worker, asked: RemoteCall) {
     let key = transactions(worker).calls.insert(asked);
@@ -65,6 +74,7 @@ fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
         place,
         pointer,
         cont,
+        ..
     } = layer.calls.remove(key as usize);
     let slot = match layer.counters.count_read(&place, result) {
         Ok(slot) => slot,

@@ -74,7 +74,8 @@ fn flush(worker: &mut Worker, (): (), (): ()) {
 /// Handles [`RELEASE`].
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let from = request.from.machine;
-    let Some(slots) = ObjectRun::decode(body) else {
+    let slots = ObjectRun::decode(body).filter(|slots| !slots.first.is_null());
+    let Some(slots) = slots else {
         let why = format!("{} sent a RELEASE request that is not valid", request.from);
         return worker.distrust(from, why);
     };

@@ -50,7 +50,7 @@ impl Collector {
             fabric: device.map_or_else(|| "shm".to_owned(), |device| device.to_string()),
             memory: MemoryStatus {
                 dir: config.memory.dir.display().to_string(),
-                limit: config.memory.per_machine_bytes,
+                limit: config.memory_of(id),
                 ..MemoryStatus::default()
             },
             classes: Vec::new(),

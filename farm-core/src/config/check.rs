@@ -267,12 +267,32 @@ impl Check<'_> {
             );
         }
         if region > 0 {
-            self.multiple(
-                &["memory.per_machine_bytes", "memory.region_bytes"],
-                memory.per_machine_bytes,
-                region,
-                MAX_MACHINE_MEMORY_BYTES,
-            );
+            self.memory_of_machines(region);
+        }
+    }
+
+    /// Checks that the memory of each machine is whole regions, and that at least one machine has some.
+    fn memory_of_machines(&mut self, region: u64) {
+        let config = self.config;
+        let keys = ["memory.per_machine_bytes", "memory.region_bytes"];
+        let default = config.memory.per_machine_bytes;
+        if default > 0 {
+            self.multiple(&keys, default, region, MAX_MACHINE_MEMORY_BYTES);
+        }
+        for machine in &config.machines {
+            let bytes = machine.memory_bytes.filter(|bytes| *bytes > 0);
+            let wrong = bytes.and_then(|bytes| {
+                not_a_multiple(bytes, (keys[1], region), MAX_MACHINE_MEMORY_BYTES)
+            });
+            if let Some((what, advice)) = wrong {
+                let (kind, key) = (ProblemKind::ImpossibleSize, "machine.memory_bytes");
+                self.report_machine(kind, machine, key, what, &advice);
+            }
+        }
+        if !config.machines.is_empty() && config.storing_machines().next().is_none() {
+            let what = "the size is 0 for every machine, so that nothing can be stored";
+            let advice = format!("write \"{}\"", exact_size(region));
+            self.report(ProblemKind::ImpossibleSize, &keys, what, advice);
         }
     }
 
@@ -300,28 +320,9 @@ impl Check<'_> {
     /// Checks that the size of `keys[0]` is a positive multiple of `unit`, the value of `keys[1]`,
     /// and at most `most`.
     fn multiple(&mut self, keys: &[&'static str; 2], bytes: u64, unit: u64, most: u64) {
-        if bytes > 0 && bytes.is_multiple_of(unit) && bytes <= most {
-            return;
+        if let Some((what, advice)) = not_a_multiple(bytes, (keys[1], unit), most) {
+            self.report(ProblemKind::ImpossibleSize, keys, what, advice);
         }
-        let size = exact_size(bytes);
-        let what = match bytes {
-            0 => "the size is 0".to_owned(),
-            _ if bytes > most => format!("{size} is more than {}", exact_size(most)),
-            _ => format!(
-                "{size} is not a multiple of {}, which is {}",
-                keys[1],
-                exact_size(unit)
-            ),
-        };
-        let most = most - most % unit;
-        let near = bytes
-            .checked_next_multiple_of(unit)
-            .map_or(most, |near| near.min(most));
-        let advice = match near.max(unit) {
-            near if unit <= most => format!("write \"{}\"", exact_size(near)),
-            _ => format!("lower {}", keys[1]),
-        };
-        self.report(ProblemKind::ImpossibleSize, keys, what, advice);
     }
 
     fn rings(&mut self) {
@@ -506,4 +507,30 @@ impl Check<'_> {
             self.report_machine(kind, machine, "machine.address", what, advice);
         }
     }
+}
+
+/// Returns the problem and the advice if a size is not a positive multiple of `unit`, which is the value of a key, or is more
+/// than `most`.
+fn not_a_multiple(bytes: u64, (key, unit): (&str, u64), most: u64) -> Option<(String, String)> {
+    if bytes > 0 && bytes.is_multiple_of(unit) && bytes <= most {
+        return None;
+    }
+    let size = exact_size(bytes);
+    let what = match bytes {
+        0 => "the size is 0".to_owned(),
+        _ if bytes > most => format!("{size} is more than {}", exact_size(most)),
+        _ => format!(
+            "{size} is not a multiple of {key}, which is {}",
+            exact_size(unit)
+        ),
+    };
+    let most = most - most % unit;
+    let near = bytes
+        .checked_next_multiple_of(unit)
+        .map_or(most, |near| near.min(most));
+    let advice = match near.max(unit) {
+        near if unit <= most => format!("write \"{}\"", exact_size(near)),
+        _ => format!("lower {key}"),
+    };
+    Some((what, advice))
 }

@@ -414,6 +414,20 @@ pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
         |cores: &Vec<u32>| format!("{cores:?}")
     ),
     key!(
+        "machine.memory_bytes",
+        true,
+        |_| format!(
+            "\"auto\" for memory.per_machine_bytes, 0 for a machine that stores nothing, or a size that is a multiple of \
+             memory.region_bytes, at most {}",
+            exact_size(MAX_MACHINE_MEMORY_BYTES)
+        ),
+        memory_bytes = rdma::auto_or_size,
+        |bytes: &Option<u64>| match bytes {
+            None => rdma::show_text(None),
+            Some(bytes) => sized(*bytes),
+        }
+    ),
+    key!(
         "machine.address",
         false,
         |_| "\"auto\" or \"HOST:PORT\"".to_owned(),

@@ -152,6 +152,10 @@ pub struct MachineConfig {
     /// length. If empty, each worker gets one of the cores that the process may use, if there is a
     /// core for every worker on the host; otherwise workers are not pinned.
     pub cores: Vec<u32>,
+    /// Maximum number of bytes of regions on this machine; `None`: `memory.per_machine_bytes`. A machine with 0 bytes stores
+    /// nothing: it only runs operations, and can leave the cluster while the others continue.
+    #[serde(serialize_with = "rdma::or_auto")]
+    pub memory_bytes: Option<u64>,
     /// The machine's address and device on the verbs fabric.
     #[serde(flatten)]
     pub rdma: RdmaPlace,
@@ -330,6 +334,7 @@ impl MachineConfig {
             id,
             workers,
             cores: Vec::new(),
+            memory_bytes: None,
             rdma: RdmaPlace::default(),
         }
     }
@@ -528,6 +533,27 @@ impl Config {
     /// Returns the machine with this id.
     pub fn machine(&self, id: MachineId) -> Option<&MachineConfig> {
         self.machines.iter().find(|machine| machine.id == id)
+    }
+
+    /// Returns the maximum number of bytes of regions on machine `id`; 0 for a machine that stores nothing, or that is not in
+    /// the configuration.
+    pub fn memory_of(&self, id: MachineId) -> u64 {
+        let default = self.memory.per_machine_bytes;
+        let own = self.machine(id);
+        own.map_or(0, |own| own.memory_bytes.unwrap_or(default))
+    }
+
+    /// Returns the machines that store regions: all except those with 0 bytes of memory.
+    pub fn storing_machines(&self) -> impl Iterator<Item = &MachineConfig> {
+        let machines = self.machines.iter();
+        machines.filter(|machine| self.memory_of(machine.id) > 0)
+    }
+
+    /// Returns the maximum number of bytes of regions on all machines together.
+    pub fn total_memory(&self) -> u64 {
+        let machines = self.machines.iter();
+        let memory = machines.map(|machine| self.memory_of(machine.id));
+        memory.fold(0, u64::saturating_add)
     }
 
     /// Returns the number of workers of all machines.

@@ -106,7 +106,7 @@ pub(super) const OBJECT_READS: [(&str, Option<ObjectReads>); 4] = [
     ("headers-around", Some(ObjectReads::HeadersAround)),
 ];
 
-fn or_auto<T: Serialize, S: serde::Serializer>(
+pub(super) fn or_auto<T: Serialize, S: serde::Serializer>(
     value: &Option<T>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -142,6 +142,14 @@ pub(super) fn auto_or_whole<T: TryFrom<i128>>(value: &Value) -> Result<Option<T>
     match value.text() {
         Ok(text) if text == AUTO => Ok(None),
         _ => value.whole().map(Some),
+    }
+}
+
+/// Reads `"auto"` or a size.
+pub(super) fn auto_or_size(value: &Value) -> Result<Option<u64>, Misfit> {
+    match value.text() {
+        Ok(text) if text == AUTO => Ok(None),
+        _ => value.size().map(Some),
     }
 }
 

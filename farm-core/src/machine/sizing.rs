@@ -48,7 +48,7 @@ impl Sizing {
             ring_bytes: segments - log_bytes,
             log_bytes,
             arena_bytes: arena.bytes() as u64 * own as u64,
-            region_bytes: config.memory.per_machine_bytes,
+            region_bytes: config.memory_of(id),
             polled,
         })
     }

@@ -46,14 +46,16 @@ pub enum Stop {
 #[derive(Clone, Debug)]
 pub struct Membership {
     configuration: Configuration,
+    /// The machines without which the cluster stops: those that store regions.
+    storing: Vec<MachineId>,
 }
 
 impl Membership {
-    /// Creates the membership with one configuration of these machines.
+    /// Creates the membership with one configuration of these machines, of which `storing` store regions.
     ///
     /// # Panics
     /// If `machines` is empty.
-    pub fn fixed(machines: &[MachineId]) -> Self {
+    pub fn fixed(machines: &[MachineId], storing: impl IntoIterator<Item = MachineId>) -> Self {
         let mut machines = machines.to_vec();
         machines.sort_unstable();
         machines.dedup();
@@ -66,6 +68,7 @@ impl Membership {
                 machines,
                 manager,
             },
+            storing: storing.into_iter().collect(),
         }
     }
 
@@ -74,11 +77,13 @@ impl Membership {
         &self.configuration
     }
 
-    /// Handles the end of the connection to a machine, and returns the reason to stop.
-    pub fn departed(&mut self, machine: MachineId, how: Departure) -> Stop {
+    /// Handles the end of the connection to a machine, and returns the reason to stop. If the machine stored nothing and left
+    /// in order, there is none: the cluster continues without it, in the same configuration.
+    pub fn departed(&mut self, machine: MachineId, how: Departure) -> Option<Stop> {
         match how {
-            Departure::Left => Stop::Left(machine),
-            Departure::Lost => Stop::Lost(machine),
+            Departure::Left if !self.storing.contains(&machine) => None,
+            Departure::Left => Some(Stop::Left(machine)),
+            Departure::Lost => Some(Stop::Lost(machine)),
         }
     }
 }
@@ -90,13 +95,14 @@ mod tests {
     #[test]
     fn a_lost_machine_stops_the_cluster_and_is_named() {
         let id = |n| MachineId::new(n).unwrap();
-        let mut membership = Membership::fixed(&[id(2), id(1), id(2)]);
+        let mut membership = Membership::fixed(&[id(2), id(1), id(2)], [id(1)]);
         assert_eq!(membership.configuration().machines, [id(1), id(2)]);
-        let stop = membership.departed(id(2), Departure::Lost);
+        assert_eq!(membership.departed(id(2), Departure::Left), None);
+        let stop = membership.departed(id(2), Departure::Lost).unwrap();
         assert!(stop.to_string().contains("m2 is lost"), "{stop}");
         assert_eq!(
             membership.departed(id(1), Departure::Left),
-            Stop::Left(id(1))
+            Some(Stop::Left(id(1)))
         );
     }
 }

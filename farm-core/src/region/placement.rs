@@ -104,6 +104,11 @@ impl Placement {
         self.machines
     }
 
+    /// Returns the machines, in an order that is the same on all machines.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = MachineId> + '_ {
+        self.ring(0).iter().map(|(_, machine)| *machine)
+    }
+
     /// Returns the machine to which the region's primary copy belongs.
     pub fn primary(&self, region: RegionId) -> MachineId {
         self.ring(region.ring())[self.following(region)].1

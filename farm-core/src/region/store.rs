@@ -51,6 +51,8 @@ pub struct Store {
     geometry: Geometry,
     regions: Regions,
     remote: RemoteRegions,
+    /// Whether regions are placed on this machine.
+    is_used: bool,
 }
 
 impl Store {
@@ -72,7 +74,9 @@ impl Store {
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
         };
         let blocks = BlockAllocator::new(config, source);
+        let is_used = placement.members().any(|member| member == local);
         Self {
+            is_used,
             placement,
             changes: blocks.changes(),
             geometry: blocks.geometry(),
@@ -85,6 +89,12 @@ impl Store {
     /// Returns the placement of regions on machines.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// Returns whether regions are placed on this machine. A machine without memory of its own stores nothing.
+    #[inline]
+    pub fn is_used(&self) -> bool {
+        self.is_used
     }
 
     /// Returns the sizes and positions of the blocks of every region.

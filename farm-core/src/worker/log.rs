@@ -376,6 +376,19 @@ impl Worker {
         busy
     }
 
+    /// Handles all records in the log of a worker of another machine, if this worker polls it.
+    pub(super) fn handle_log_of(&mut self, from: WorkerRef) {
+        let mut logs = self.logs.incoming.iter();
+        let log = logs.position(|log| log.from == from);
+        let (Some(index), Some(handler)) = (log, self.logs.handler) else {
+            return;
+        };
+        let mut body = Vec::new();
+        while let Some(record) = self.take_record(index, &mut body) {
+            handler(self, record, &body);
+        }
+    }
+
     #[inline]
     fn take_record(&mut self, index: usize, body: &mut Vec<u8>) -> Option<LogRecord> {
         let log = &mut self.logs.incoming[index];

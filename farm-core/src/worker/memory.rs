@@ -1,6 +1,8 @@
 //! A worker's access to the shared address space: the memory of its machine, the regions of other machines, and the
 //! allocation of objects on this machine.
 
+use rand::seq::IteratorRandom;
+
 use super::epoch::{Shortage, Source};
 use super::reads::Begun;
 use super::request::ReadError;
@@ -63,6 +65,7 @@ impl Worker {
         self.register(REGION_CAPABILITY, Self::handle_capability_request);
         self.register(CAPABILITY_FETCHED, Self::handle_capability_fetched);
         self.register_epoch_handlers();
+        self.register_leave_handlers();
     }
 
     /// Returns the machine that stores a region.
@@ -83,6 +86,21 @@ impl Worker {
         match self.machine_of(address.region()) {
             machine if machine == self.me.machine => Ok(self.me),
             machine => self.log_poller(machine),
+        }
+    }
+
+    /// Returns whether regions are placed on a machine.
+    pub(super) fn stores(&self, machine: MachineId) -> bool {
+        self.store.placement().members().any(|one| one == machine)
+    }
+
+    /// Returns the machine on which an object without a hint is created, if it is another one: a random one, if this machine
+    /// stores nothing.
+    #[inline]
+    pub fn elsewhere_for_new_object(&mut self) -> Option<MachineId> {
+        match self.store.is_used() {
+            true => None,
+            false => self.store.placement().members().choose(&mut self.rng),
         }
     }
 
@@ -140,6 +158,7 @@ impl Worker {
         class: SizeClass,
         hint: Option<Address>,
     ) -> Result<(Reserved, Room), AllocError> {
+        let hint = hint.filter(|hint| !hint.is_null());
         let mut source = Source::of(&self.store);
         let reserved = self.slab.reserve(class, hint, &mut source);
         if let Some(shortage) = source.shortage {

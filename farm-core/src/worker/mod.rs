@@ -9,6 +9,7 @@ mod epoch;
 mod idle;
 mod inbox;
 mod layers;
+mod leave;
 mod log;
 mod memory;
 mod reads;
@@ -34,6 +35,8 @@ use epoch::EpochBarrier;
 pub use epoch::{EpochCounters, EpochGuard};
 pub use idle::{Idle, IdlePolicy, Idler};
 pub use inbox::{Inbox, InboxFull};
+pub use leave::LeaveHook;
+use leave::Leaving;
 pub use log::{Append, LogCounters, LogHandler, LogId, LogRecord};
 pub use memory::AddressError;
 pub use reads::ReadCounters;
@@ -107,6 +110,8 @@ pub struct Worker {
     reads: Reads,
     epochs: EpochBarrier,
     end_of_epoch_hooks: Vec<fn(&mut Worker)>,
+    leaving: Leaving,
+    leave_hooks: Vec<LeaveHook>,
     regions: RegionTable,
     region_waits: memory::RegionWaits,
     store: Arc<Store>,
@@ -153,6 +158,8 @@ impl Worker {
             reads: Reads::new(slots, operations, read_tries),
             epochs,
             end_of_epoch_hooks: Vec::new(),
+            leaving: Leaving::No,
+            leave_hooks: Vec::new(),
             regions: RegionTable::default(),
             region_waits: memory::RegionWaits::default(),
             slab: parts.store.slab(parts.me.worker),

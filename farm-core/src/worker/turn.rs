@@ -2,6 +2,7 @@
 
 use super::Worker;
 use crate::marks;
+use crate::membership::Stop;
 use crate::messaging::{CallError, MessageId, Request};
 use crate::messaging::{Garbage, Taken};
 use crate::time::Nanos;
@@ -149,13 +150,18 @@ impl Worker {
     fn notice_departures(&mut self) {
         while let Some((machine, how)) = self.endpoint.take_broken() {
             marks::mark("worker: departure noticed");
-            let stop = self.membership.departed(machine, how);
-            match how {
-                crate::fabric::Departure::Left => self.control.stop(),
-                crate::fabric::Departure::Lost => self.control.fail(stop.to_string()),
+            match self.membership.departed(machine, how) {
+                None => self.end_epochs_without(machine),
+                Some(Stop::Left(_)) => {
+                    self.control.stop();
+                    self.abandon_epoch_change();
+                }
+                Some(stop) => {
+                    self.control.fail(stop.to_string());
+                    self.abandon_epoch_change();
+                }
             }
             self.logs.mark_lost(machine);
-            self.abandon_epoch_change();
             let mut lost = Vec::new();
             self.messaging.calls_to(machine, &mut lost);
             for cont in lost {

@@ -156,16 +156,20 @@ fn store(
     id: MachineId,
     seed: u64,
 ) -> Store {
+    let storing = &ids[..ids.len() - limits.without_memory];
     let blocks = BlockConfig {
         block_bytes: limits.block_bytes,
         region_bytes: limits.region_bytes,
-        per_machine_bytes: limits.per_machine_bytes,
+        per_machine_bytes: match storing.contains(&id) {
+            true => limits.per_machine_bytes,
+            false => 0,
+        },
         seed: seed ^ u64::from(id.get()) << 16,
     };
     let fabric = fabric.clone();
     let export = move |bytes| Ok(fabric.export(id, bytes, false));
     let seed = seed ^ u64::from(id.get());
-    Store::new(blocks, id, Placement::new(ids), seed, export)
+    Store::new(blocks, id, Placement::new(storing), seed, export)
 }
 
 #[allow(clippy::too_many_arguments)] // They are the parts of a worker.
@@ -197,7 +201,7 @@ fn worker(
         endpoint,
         links,
         store: Arc::clone(store),
-        membership: Membership::fixed(ids),
+        membership: Membership::fixed(ids, store.placement().members()),
         control: Arc::clone(control),
         inbox: Arc::new(Inbox::new(16, Box::new(|| {}))),
         clock: fabric.clock(),

@@ -35,6 +35,8 @@ const LOG_RECORD_BYTES: usize = 192;
 pub struct ClusterLimits {
     /// Number of machines.
     pub machines: usize,
+    /// Number of machines without memory of their own: the last ones.
+    pub without_memory: usize,
     /// Workers of each machine.
     pub workers: usize,
     /// Bytes of a ring.
@@ -73,6 +75,7 @@ impl ClusterLimits {
         let region_bytes = block_bytes * (4 << rng.random_range(0..3u32));
         Self {
             machines: 3,
+            without_memory: 0,
             workers,
             ring_bytes,
             log_bytes: LEAST_LOG_BYTES << rng.random_range(0..4u32),
@@ -86,6 +89,12 @@ impl ClusterLimits {
             transactions: TransactionsConfig::default(),
             integrity: RecordIntegrity::LastWord,
         }
+    }
+
+    /// Leaves the last machine without memory of its own. The others get as much more.
+    pub fn leave_one_without_memory(&mut self) {
+        self.without_memory = 1;
+        self.per_machine_bytes *= 2;
     }
 
     /// Makes logs fill up: one worker per machine, with the smallest logs and the most operations in flight.

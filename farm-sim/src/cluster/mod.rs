@@ -185,6 +185,15 @@ impl Cluster {
         self.parts.fabric.kill(machine.id);
     }
 
+    /// Requests that a machine without memory leave in order: see [`Worker::leave`].
+    pub fn leave(&self, machine: usize) {
+        self.parts.machines[machine].control.leave();
+        let seats = self.parts.seats.iter();
+        for seat in seats.filter(|seat| seat.machine == machine) {
+            self.parts.fabric.unpark(seat.me.machine, seat.me.worker);
+        }
+    }
+
     /// Breaks the connections between two machines.
     pub fn break_connection(&self, one: usize, other: usize) {
         let id = |machine: usize| self.parts.machines[machine].id;

@@ -62,7 +62,12 @@ impl Parts {
     fn leave_stopped(&self) {
         for machine in &self.machines {
             if machine.control.is_stopping() && !machine.gone.swap(true, Ordering::Relaxed) {
-                self.fabric.leave(machine.id);
+                let fails = machine.control.failure().is_some();
+                match fails && !machine.store.is_used() {
+                    // The others would continue after it has left.
+                    true => self.fabric.kill(machine.id),
+                    false => self.fabric.leave(machine.id),
+                }
             }
         }
     }
@@ -174,12 +179,16 @@ impl Parts {
     fn run_turn(&self, worker: &mut Worker) -> bool {
         let now = self.fabric.now() + 1;
         self.fabric.advance_to(now);
+        let leaves = worker.control().is_leaving();
+        if leaves {
+            worker.leave();
+        }
         let busy = worker.turn(now);
         match busy {
             true => self.idle_turns.store(0, Ordering::Relaxed),
             false => _ = self.idle_turns.fetch_add(1, Ordering::Relaxed),
         }
-        let may_sleep = !busy && !worker.must_poll();
+        let may_sleep = !busy && !leaves && !worker.must_poll();
         if may_sleep && self.fabric.draw(WHOLE) < u64::from(self.pace.sleeps) {
             worker.sleep(LONGEST_SLEEP);
         }

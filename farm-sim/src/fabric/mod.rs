@@ -192,7 +192,7 @@ impl SimFabric {
         self.state().sleeper(WorkerRef::new(machine, worker)).parked
     }
 
-    /// Ends a worker's sleep. To be called when the time limit of the sleep has passed.
+    /// Ends a worker's sleep: its time limit has passed, or a thread of the machine wakes the worker.
     pub fn unpark(&self, machine: MachineId, worker: WorkerId) {
         *self.state().sleeper(WorkerRef::new(machine, worker)) = Sleeper::default();
     }

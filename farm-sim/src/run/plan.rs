@@ -17,6 +17,9 @@ const PLAN: u64 = 0x706C_616E;
 /// One in this many seeds has a fabric whose writes land in any order.
 const UNORDERED_EVERY: u64 = 9;
 
+/// One in this many seeds has a machine without memory of its own, if its workload has no objects of each machine.
+const WITHOUT_MEMORY_EVERY: u64 = 5;
+
 /// A loss during a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
@@ -94,6 +97,10 @@ impl Plan {
             // Not drawn from `rng`, so that the choices of the other seeds do not depend on it.
             odds.places_in_order = false;
             limits.integrity = RecordIntegrity::Checksum;
+        }
+        if !scenario.kind.has_objects() && (seed / 8) % WITHOUT_MEMORY_EVERY == 2 {
+            // Not drawn from `rng`, either.
+            limits.leave_one_without_memory();
         }
         let operations = super::spec::operations(&spec, &limits);
         let full_after = rng

@@ -16,7 +16,7 @@ use super::steps::{CommitSteps, Steps};
 use super::truncate::{self, Outgoing};
 use super::validate::{VALIDATE_BYTES, fence, send_validate, validate_local};
 use crate::calls::DeferredResult;
-use crate::contexts::end_of;
+use crate::contexts::{checkin, end_of};
 use crate::error::TxError;
 use crate::layer::{Transactions, transactions};
 use crate::record::Kind;
@@ -27,6 +27,9 @@ use crate::tx::Tx;
 pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
     let most_in_message = worker.max_message_body() / VALIDATE_BYTES;
     let state = transactions(worker);
+    if state.leaving {
+        return refuse(worker, tx, cont);
+    }
     let settings = Settings {
         most_in_message,
         locks_exclusively: state.locks_exclusively,
@@ -40,6 +43,14 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
     }
     let id = CommitId(state.commits.vacant_key() as u32);
     run_local(worker, id, commit);
+}
+
+/// Aborts a transaction, because the machine leaves the cluster.
+#[cold]
+fn refuse(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
+    checkin(worker, tx);
+    let deferred = store_abort(transactions(worker), cont, TxError::Stopped);
+    worker.defer(deferred);
 }
 
 /// Runs a commit whose objects are all on this machine. The commit ends within this call, unless it is so large that it

@@ -6,6 +6,8 @@ mod common;
 use std::time::Duration;
 
 use common::{DEADLINE, Place, Run, wait_until};
+use farm::{Cluster, Error, Table};
+use farm_core::ids::MachineId;
 use rustix::process::Signal;
 
 /// Options of a run of 120 seconds, which the tests end earlier.
@@ -640,4 +642,74 @@ fn garbage_in_a_ring_is_reported_and_stops_the_cluster() {
         }
     }
     assert!(reports.contains("machine m1 was cut off"), "{reports}");
+}
+
+/// Machine 3 has no memory. It leaves after SIGINT and the others continue, also with the operations of a program that joins; if
+/// it is killed, its locks may remain, so the others stop.
+#[test]
+fn a_node_without_memory_leaves_and_the_others_continue() {
+    let place = Place::new("no-memory");
+    let config = config(
+        &place,
+        "farm.toml",
+        3,
+        "memory_bytes = 0\n[[machine]]\nid = 4\nmemory_bytes = 0\n",
+    );
+    let mut nodes: Vec<Run> = [1, 2, 3]
+        .map(|machine| place.start_node(&config, machine))
+        .into();
+    let cluster = Cluster::join(&config, MachineId::new(4).unwrap());
+    let cluster = cluster.start().unwrap();
+    let mut third = nodes.pop().unwrap();
+    third.wait_for("up to 0 B for regions");
+    third.signal(Signal::INT);
+    third.end_within(PROMPT).ok();
+    let table: Table<u64, u64> = cluster.create_table("kept", 1000).unwrap();
+    cluster
+        .block_on(async |farm| {
+            for key in 0..100 {
+                table.insert(&farm, key, key).await?;
+            }
+            let sum = farm.transact(async |tx| {
+                let mut sum = 0;
+                for key in 0..100 {
+                    sum += table.get_or_default(tx, key).await?;
+                }
+                table.put(tx, 0, sum).await?;
+                Ok(sum)
+            });
+            assert_eq!(sum.await?, 4950);
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    // The program leaves, too.
+    cluster.stop().unwrap();
+    let status = place.farm(&["status", "--config", &config]).end();
+    assert!(
+        status.stdout.contains("2 of 4 machine(s) run"),
+        "{status:?}"
+    );
+    nodes[0].signal(Signal::INT);
+    for node in nodes {
+        let ended = node.end_within(PROMPT);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(!ended.stderr.contains("m3"), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_killed_node_without_memory_stops_the_others() {
+    let place = Place::new("no-memory-killed");
+    let config = config(&place, "farm.toml", 3, "memory_bytes = 0\n");
+    let mut nodes: Vec<Run> = [1, 2, 3]
+        .map(|machine| place.start_node(&config, machine))
+        .into();
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    nodes.pop().unwrap().signal(Signal::KILL);
+    for node in nodes {
+        node.end_within(NOTICED).failed(1, &["m3 is lost"]);
+    }
+    place.farm(&["clean", "--config", &config]).end().ok();
 }

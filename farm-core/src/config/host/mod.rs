@@ -239,7 +239,7 @@ impl MemoryNeed {
         let rings = rings.saturating_add(logs);
         MemoryNeed {
             machines: 1,
-            regions_bytes: config.memory.per_machine_bytes,
+            regions_bytes: config.memory_of(id),
             rings_bytes: rings,
             process_bytes: MACHINE_PROCESS_BYTES + workers * WORKER_PROCESS_BYTES,
         }

@@ -276,3 +276,51 @@ fn invalid_names_and_paths_are_refused() {
         &["not an absolute path"],
     );
 }
+
+#[test]
+fn a_machine_may_have_memory_of_its_own_size_or_none() {
+    let text = |more: &str| {
+        format!(
+            "[memory]\nregion_bytes = \"1GiB\"\n[[machine]]\nid = 1\n[[machine]]\nid = 2\n{more}\n"
+        )
+    };
+    let id = |number| MachineId::new(number).unwrap();
+    let config = Config::from_str(&text("memory_bytes = 0"), "x.toml").unwrap();
+    assert_eq!(
+        (config.memory_of(id(1)), config.memory_of(id(2))),
+        (4 << 30, 0)
+    );
+    assert_eq!(config.memory_of(id(9)), 0);
+    assert_eq!(config.total_memory(), 4 << 30);
+    let storing: Vec<MachineId> = config.storing_machines().map(|one| one.id).collect();
+    assert_eq!(storing, [id(1)]);
+    let other = Config::from_str(&text("memory_bytes = \"auto\""), "x.toml").unwrap();
+    assert_eq!(other.total_memory(), 8 << 30);
+    assert_ne!(config.digest(), other.digest(), "all machines must agree");
+    let again = Config::from_str(&config.to_toml(), "y.toml").unwrap();
+    assert_eq!(again.digest(), config.digest());
+
+    for (more, words) in [
+        (
+            "memory_bytes = \"1500MiB\"",
+            ["not a multiple of memory.region_bytes", "write \"2GiB\""],
+        ),
+        ("memory_bytes = \"32TiB\"", ["16TiB", "write"]),
+        (
+            "memory_bytes = \"none\"",
+            ["\"none\"", "\"auto\" for memory.per_machine_bytes, 0 for"],
+        ),
+        ("memory_bytes = -1", ["-1", "expected"]),
+    ] {
+        let found = problems(&text(more));
+        let said = found.first().expect(more).to_string();
+        assert!(said.contains("x.toml:7: machine.memory_bytes"), "{said}");
+        assert!(
+            words.iter().all(|word| said.contains(word)),
+            "{words:?} in {said:?}"
+        );
+    }
+    let none = text("memory_bytes = 0").replace("id = 1\n", "id = 1\nmemory_bytes = 0\n");
+    let said = problems(&none).first().unwrap().to_string();
+    assert!(said.contains("nothing can be stored"), "{said}");
+}

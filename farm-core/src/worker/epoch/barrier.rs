@@ -362,6 +362,12 @@ impl EpochBarrier {
         self.end_change(now);
     }
 
+    /// Handles that a machine left the cluster in order: no later change waits for it. A change that runs is abandoned.
+    pub(super) fn on_left(&mut self, now: Nanos, machine: MachineId) {
+        self.machines.retain(|other| other.0 != machine);
+        self.on_lost(now);
+    }
+
     /// Ends the epoch on all workers of this machine and, if this is a change of this machine, on all workers of the
     /// other machines.
     fn end_epochs(&mut self, purpose: Purpose) {

@@ -56,6 +56,7 @@ use barrier::{Action, Kind, Message};
 
 use super::{Cont, Worker};
 use crate::alloc::Cut;
+use crate::ids::MachineId;
 use crate::marks;
 use crate::messaging::{CallError, MessageId};
 
@@ -199,6 +200,11 @@ impl Worker {
     /// Handles the loss of a machine.
     pub(super) fn abandon_epoch_change(&mut self) {
         self.epochs.on_lost(self.now);
+    }
+
+    /// Handles that a machine left the cluster in order.
+    pub(super) fn end_epochs_without(&mut self, machine: MachineId) {
+        self.epochs.on_left(self.now, machine);
     }
 
     fn perform_epoch_actions(&mut self, (): (), (): ()) {

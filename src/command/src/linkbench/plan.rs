@@ -218,8 +218,8 @@ fn check_nodes(args: &LinkbenchArgs, config: &Config, nodes: u64) -> anyhow::Res
     args.cluster.configure(&mut config, &[])?;
     check_memory(&config, &probe(&config.memory.dir))?;
     let needed = nodes.saturating_mul(LEAST_NODE_BYTES);
-    let machines = config.machines.len() as u64;
-    let memory = machines.saturating_mul(config.memory.per_machine_bytes);
+    let machines = config.storing_machines().count();
+    let memory = config.total_memory();
     if needed <= memory {
         return Ok(());
     }

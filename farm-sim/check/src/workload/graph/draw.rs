@@ -36,8 +36,21 @@ struct Draw<'a> {
     removes: bool,
 }
 
-/// Returns the next operations of a client.
+/// Returns the next operations of a client. A machine without memory adds no nodes, because the final state of each node is
+/// checked on the machine of the worker that added it.
 pub(super) fn draw(worker: &mut Worker, client: usize) -> (Via, Vec<GraphRequest>) {
+    let (via, mut steps) = drawn(worker, client);
+    if !worker.store().is_used() {
+        for step in &mut steps {
+            if let GraphRequest::AddNode(id, _) | GraphRequest::ReserveNode(id, _) = *step {
+                *step = GraphRequest::Find(id.max(1));
+            }
+        }
+    }
+    (via, steps)
+}
+
+fn drawn(worker: &mut Worker, client: usize) -> (Via, Vec<GraphRequest>) {
     let nodes = graph_work(worker).nodes.keys().copied().collect();
     let work = work(worker);
     let state = &mut work.clients[client];
