@@ -155,7 +155,7 @@ impl Edit<'_> {
         let work = &mut *self.work;
         let of_class = |object: &ObjectId| self.tx.class(*object) == class;
         let Some(spare) = work.spares[work.used..].iter().position(of_class) else {
-            return Err(EditError::Missing(Missing::New(bytes, self.near)));
+            return Err(EditError::Missing(Missing::New(bytes, self.near_new())));
         };
         work.spares.swap(work.used, work.used + spare);
         let object = work.spares[work.used];
@@ -164,6 +164,15 @@ impl Edit<'_> {
         payload.resize(class.payload_capacity(), 0);
         self.push(object, payload);
         Ok(self.tx.pointer(object))
+    }
+
+    /// Returns the address near which a new object is allocated. All objects of a node are on one machine, which the first of
+    /// them determines if the caller has not.
+    fn near_new(&self) -> Address {
+        match self.work.spares.first() {
+            Some(spare) if self.near.is_null() => self.tx.address(*spare),
+            _ => self.near,
+        }
     }
 
     /// Frees an object. The edit must not access it afterwards.
