@@ -11,7 +11,7 @@ use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, start_all};
 use farm_graph::Schema;
 use farm_kv::TableSpec;
-use farm_txn::{Handle, Transaction};
+use farm_txn::Transaction;
 
 use crate::catalog::{self, Entry};
 use crate::error::{Error, Kind, Result};
@@ -307,11 +307,7 @@ impl Starting {
             Own::All => start_all(&config, &layers())?,
             Own::One(id) => vec![Machine::start(&config, id, layers(), PATIENCE)?],
         };
-        let farms = machines.iter().map(|machine| {
-            let handles = (0..machine.workers()).map(|worker| farm_txn::handle(machine, worker));
-            let handles: Vec<Handle> = handles.collect::<Result<_, _>>()?;
-            Ok(Farm::new(machine.id(), handles))
-        });
+        let farms = machines.iter().map(Farm::of);
         let farms = farms.collect::<Result<Vec<Farm>>>()?;
         let status = machines.iter();
         let status = status.filter_map(|machine| StatusServer::start_or_warn(&config, machine));

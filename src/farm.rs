@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 use farm_core::ids::{MachineId, WorkerRef};
+use farm_core::machine::Machine;
 use farm_core::mem::Ptr;
 use farm_core::worker::Worker;
 use farm_txn::tasks::Answer;
@@ -41,18 +42,23 @@ impl std::fmt::Debug for Farm {
 }
 
 impl Farm {
-    /// `handles` are those of all workers of the machine.
-    pub(crate) fn new(machine: MachineId, handles: Vec<Handle>) -> Self {
+    /// Returns the access to the cluster through a machine that this process runs, to whose workers [`layers`](crate::layers)
+    /// attached the layers. A [`Cluster`](crate::Cluster) has it already.
+    ///
+    /// # Errors
+    /// [`Kind::Stopped`] if the machine has stopped.
+    pub fn of(machine: &Machine) -> Result<Self> {
+        let handles = (0..machine.workers()).map(|worker| farm_txn::handle(machine, worker));
+        let handles: Vec<Handle> = handles.collect::<Result<_, _>>()?;
         assert!(!handles.is_empty(), "a machine has at least one worker");
-        let next = AtomicUsize::new(0);
         let workers = Workers {
-            machine,
+            machine: machine.id(),
             handles,
-            next,
+            next: AtomicUsize::new(0),
         };
-        Self {
+        Ok(Self {
             workers: Arc::new(workers),
-        }
+        })
     }
 
     /// Returns the machine through which this accesses the cluster.

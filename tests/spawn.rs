@@ -242,3 +242,36 @@ fn a_cluster_that_stops_ends_all_futures() -> farm::Result<()> {
     });
     Ok(())
 }
+
+/// More lookups at a time than a worker has room for: they wait on the worker, in order.
+#[test]
+fn more_lookups_than_a_worker_has_room_for() -> farm::Result<()> {
+    let cluster = Cluster::local(2)
+        .set("worker.operations_in_flight", "4")
+        .start()?;
+    let table: Table<u64, u64> = cluster.create_table("many", 1000)?;
+    cluster.block_on(async |farm| {
+        for key in 0..500 {
+            table.insert(&farm, key, key).await?;
+        }
+        let lookups = (0..1000).map(|key| table.get(&farm, key));
+        let found = futures_util::future::try_join_all(lookups).await?;
+        assert!((0..1000).all(|key| found[key as usize] == (key < 500).then_some(key)));
+        // As tasks on the workers, and with lookups that are dropped while they wait.
+        let here = farm.run(async move |here| {
+            let mut lookups: Vec<_> = (0..300)
+                .map(|key| Box::pin(table.get(&here, key)))
+                .collect();
+            for lookup in &mut lookups {
+                let polled = futures_util::future::poll_immediate(lookup).await;
+                assert!(polled.is_none());
+            }
+            lookups.truncate(150);
+            futures_util::future::try_join_all(lookups).await
+        });
+        let found = here.await??;
+        assert!((0..150).all(|key| found[key as usize] == Some(key)));
+        Ok::<_, Error>(())
+    })?;
+    cluster.stop()
+}

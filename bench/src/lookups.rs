@@ -13,7 +13,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use farm::{LocalFarm, Table};
+use farm::{Farm, LocalFarm, Table};
 use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
 use farm_core::machine::{Attach, Machine, start_all};
@@ -22,6 +22,7 @@ use farm_core::worker::Worker;
 use farm_kv::layout::Layout;
 use farm_kv::lookup::Place;
 use farm_kv::{GetCont, Key, KvError, TableId, TableSpec};
+use futures_util::future::try_join_all;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::Serialize;
@@ -347,6 +348,38 @@ impl LookupBench {
         self.run_tasks(1, batch)
     }
 
+    /// Measures lookups by tasks of another thread, which share one [`Farm`] and await one lookup at a time each.
+    ///
+    /// # Errors
+    /// If the values of the table do not have [`TASK_VALUE_BYTES`].
+    pub fn measure_outside(&self, tasks: usize) -> Result<TaskRate> {
+        let table: Table<Key, [u8; TASK_VALUE_BYTES]> = Table::of_spec(self.spec)?;
+        let (farm, records) = (Farm::of(&self.machines[0])?, self.records());
+        let mut rates = Vec::new();
+        for repeat in 0..self.options.repeats {
+            let keys = self.machines[0].ask(0, move |worker, answer| {
+                let keys = remote_keys(worker, table.spec().table(), records, repeat as u64 + 1);
+                // Fails if the benchmark has failed and no longer waits.
+                let _ = answer.send(keys);
+            })?;
+            let (began, lookups) = (Instant::now(), Cell::new(0));
+            let task = async |first: usize| {
+                for key in keys.iter().cycle().skip(first * TASK_CHUNK) {
+                    if began.elapsed() >= self.options.duration {
+                        break;
+                    }
+                    let found = table.get(&farm, *key).await?;
+                    found.context("a lookup did not find a loaded key")?;
+                    lookups.set(lookups.get() + 1);
+                }
+                anyhow::Ok(())
+            };
+            pollster::block_on(try_join_all((0..tasks).map(task)))?;
+            rates.push(lookups.get() as f64 / began.elapsed().as_secs_f64());
+        }
+        Ok(TaskRate::of(tasks, 1, rates))
+    }
+
     fn run_tasks(&self, tasks: usize, batch: usize) -> Result<TaskRate> {
         let table = Table::of_spec(self.spec)?;
         let (duration, records, count) = (self.options.duration, self.records(), tasks);
@@ -383,13 +416,19 @@ impl LookupBench {
             let rate = done.recv().context("a worker of the benchmark ended")?;
             rates.push(rate.map_err(anyhow::Error::msg)?);
         }
-        rates.sort_by(f64::total_cmp);
-        Ok(TaskRate {
+        Ok(TaskRate::of(tasks, batch, rates))
+    }
+}
+
+impl TaskRate {
+    fn of(tasks: usize, batch: usize, mut repeats: Vec<f64>) -> Self {
+        repeats.sort_by(f64::total_cmp);
+        Self {
             tasks,
             batch,
-            lookups_per_s: rates[rates.len() / 2],
-            repeats: rates,
-        })
+            lookups_per_s: repeats[repeats.len() / 2],
+            repeats,
+        }
     }
 }
 

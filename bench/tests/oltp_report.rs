@@ -100,7 +100,7 @@ fn audited() -> AuditResult {
 }
 
 fn result() -> RunResult {
-    RunResult::new(&setup(), &machines(), &audited()).unwrap()
+    RunResult::new(&setup(), &machines(), None, &audited()).unwrap()
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn the_json_fields_are_pinned() {
         run,
         "benchmark options seed concurrency without warmup_s duration_s executed executed_per_s \
          slices committed committed_per_s committed_per_s_per_worker aborts abort_share \
-         reads_per_commit writes_per_commit messages_per_commit costs kinds machines load_s \
+         reads_per_commit writes_per_commit messages_per_commit costs by_tasks kinds machines load_s \
          load_rows load_rows_per_s check failures",
     );
     assert_fields(&run["aborts"], "locked changed timed_out busy");
@@ -137,6 +137,33 @@ fn the_json_fields_are_pinned() {
     assert_fields(&run["check"], "items rows pairs money wrong");
     assert_fields(&run["check"]["money"], "found_cents least_cents most_cents");
     assert_eq!(run["options"]["mix"]["balance"], 15);
+}
+
+/// The tasks run after the continuations, on the same accounts.
+#[test]
+fn the_run_as_tasks_is_reported_and_its_money_counts() {
+    let (machines, mut audited) = (machines(), audited());
+    let one = |audited: &AuditResult| {
+        RunResult::new(&setup(), &machines, Some(&machines), audited).unwrap()
+    };
+    assert!(!one(&audited).is_right(), "the money of one run is missing");
+    audited.cents += 300 * 130;
+    let run = one(&audited);
+    assert!(run.is_right(), "{run}");
+    let by_tasks = run.by_tasks.as_ref().unwrap();
+    assert_eq!(
+        (by_tasks.executed, by_tasks.of_continuations),
+        (604, Some(1.0))
+    );
+    assert_eq!(by_tasks.abort_share, Some(1.0 / 3.0));
+    let words = run.to_string();
+    let line = "302 executed/s, 301 committed/s: 100.0 % of the rate by continuations";
+    assert!(words.contains(line), "{words}");
+    let json = serde_json::to_value(&run).unwrap();
+    assert_fields(
+        &json["by_tasks"],
+        "executed executed_per_s committed_per_s abort_share of_continuations",
+    );
 }
 
 #[test]
@@ -170,7 +197,7 @@ fn machines_are_merged_and_judged() {
 
 #[test]
 fn what_is_wrong_or_failed_is_told() {
-    let result = |audited| RunResult::new(&setup(), &machines(), &audited).unwrap();
+    let result = |audited| RunResult::new(&setup(), &machines(), None, &audited).unwrap();
     let all = "all balances together are 239001 cents, but the committed transactions imply 239000 to 239000 cents";
     let off = AuditResult {
         cents: audited().cents + 1,
@@ -197,7 +224,7 @@ fn what_is_wrong_or_failed_is_told() {
     }
     let mut failed = machines();
     failed[1].workers[0].transactions.failure = Some("no memory".into());
-    let run = RunResult::new(&setup(), &failed, &audited()).unwrap();
+    let run = RunResult::new(&setup(), &failed, None, &audited()).unwrap();
     assert_eq!(run.failures, ["machine 2, worker 0: no memory"]);
     let table = run.to_string();
     assert!(!run.is_right() && table.contains("FAILED"), "{table}");
@@ -209,7 +236,7 @@ fn fields_that_do_not_apply_are_null() {
         benchmark: Benchmark::Tatp(tatp::Options::default()),
         ..setup()
     };
-    let run = RunResult::new(&setup, &[], &AuditResult::default()).unwrap();
+    let run = RunResult::new(&setup, &[], None, &AuditResult::default()).unwrap();
     let json = serde_json::to_value(&run).unwrap();
     for field in [
         "executed_per_s",
@@ -226,7 +253,7 @@ fn fields_that_do_not_apply_are_null() {
 fn a_machines_report_survives_json() {
     let text = serde_json::to_string(&machines()).unwrap();
     let received: [MachineReport; 2] = serde_json::from_str(&text).unwrap();
-    let run = RunResult::new(&setup(), &received, &audited()).unwrap();
+    let run = RunResult::new(&setup(), &received, None, &audited()).unwrap();
     assert_eq!(run, result());
 }
 

@@ -118,7 +118,7 @@ impl Cluster {
         assert_eq!((rows, progress.load(Ordering::Relaxed)), (all.sum(), rows));
     }
 
-    fn run(&self, extent: Extent, concurrency: usize) -> Vec<Ran> {
+    fn run(&self, extent: Extent, concurrency: usize, tasks: bool) -> Vec<Ran> {
         let stream = self.benchmark.stream().unwrap();
         self.start_on_all(move |worker, number, answer| {
             let run = Run {
@@ -131,6 +131,7 @@ impl Cluster {
                 },
                 extent,
                 sampled_1_in: 1,
+                tasks,
             };
             driver::run(worker, run, Box::new(move |ran| answer.send(ran).unwrap()));
         })
@@ -172,13 +173,16 @@ impl Cluster {
 
     /// Runs, and judges what it left.
     fn judged(&self, extent: Extent, concurrency: usize) -> RunResult {
-        let ran = self.run(extent, concurrency);
+        self.judged_run(extent, concurrency, false)
+    }
+
+    fn judged_run(&self, extent: Extent, concurrency: usize, tasks: bool) -> RunResult {
         let machine = MachineReport {
             machine: "all".into(),
             load_s: 0.0,
             loaded: 0,
             tables: (),
-            workers: ran,
+            workers: self.run(extent, concurrency, tasks),
         };
         let setup = Setup {
             benchmark: self.benchmark.clone(),
@@ -187,7 +191,7 @@ impl Cluster {
             without: vec![],
             warmup_s: 0.0,
         };
-        let result = RunResult::new(&setup, &[machine], &self.audit()).unwrap();
+        let result = RunResult::new(&setup, &[machine], None, &self.audit()).unwrap();
         assert!(result.is_right(), "{result}");
         result
     }
@@ -320,6 +324,30 @@ fn smallbank_balances_add_up_on_three_machines() {
     cluster.stop();
 }
 
+#[test]
+fn transactions_as_tasks_have_the_same_effects() {
+    const EACH: u64 = 400;
+    let _one = ONE.lock();
+    for (name, benchmark) in [
+        ("oltp-tatp-tasks", tatp(500)),
+        ("oltp-bank-tasks", smallbank(64, 4)),
+    ] {
+        let cluster = Cluster::start(name, 2, benchmark);
+        cluster.load();
+        let before = cluster.audit().pairs;
+        let result = cluster.judged_run(transactions(EACH), 8, true);
+        assert_drawn(&cluster, &result, EACH);
+        if let Benchmark::Tatp(_) = cluster.benchmark {
+            let kind = |of: tatp::Kind| result.kinds[of.index()].committed;
+            let inserted = kind(tatp::Kind::InsertCallForwarding);
+            let deleted = kind(tatp::Kind::DeleteCallForwarding);
+            assert!(inserted > 0 && deleted > 0);
+            assert_eq!(result.check.pairs, before + inserted - deleted);
+        }
+        cluster.stop();
+    }
+}
+
 /// All workers access four hot accounts. Transactions that conflict are retried until they commit.
 #[test]
 fn conflicting_transactions_commit_on_machines_with_two_workers() {
@@ -344,7 +372,7 @@ fn the_ledger_counts_the_warm_up_and_the_recorder_does_not() {
         duration: Some(Duration::ZERO),
         ..Extent::default()
     };
-    let ran = cluster.run(all_warm, 4);
+    let ran = cluster.run(all_warm, 4, false);
     let mut ledger = smallbank::Ledger::default();
     for ran in &ran {
         assert_eq!(ran.transactions.failure, None);
@@ -357,7 +385,7 @@ fn the_ledger_counts_the_warm_up_and_the_recorder_does_not() {
     let initial = cluster.benchmark.initial_cents().unwrap();
     assert_ne!(check.money.unwrap().found_cents, initial.to_string());
     // A run that nobody accounts for is found.
-    let ran = cluster.run(transactions(100), 4);
+    let ran = cluster.run(transactions(100), 4, false);
     let committed = |ran: &Ran| ran.transactions.recorder.total(Outcome::Committed);
     assert!(ran.iter().all(|ran| committed(ran) > 0));
     let check = CheckResult::judge(&cluster.benchmark, &ledger, &cluster.audit());

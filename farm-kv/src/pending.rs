@@ -4,12 +4,14 @@ use std::collections::VecDeque;
 
 use farm_core::ids::WorkerRef;
 use farm_core::worker::{BorrowCont, Borrowed, Cont, EpochGuard, Worker};
+use farm_txn::tasks::Slot;
 use farm_txn::{ObjectId, Tx, TxError, TxHandle};
+use smallvec::SmallVec;
 
 use crate::layout::{Layout, Next};
 use crate::shard::Changed;
 use crate::table::{Table, TableId};
-use crate::{Key, KvError};
+use crate::{KEY_BYTES, Key, KvError};
 
 /// The result of a lookup: the value, or `None` if the table has no such key.
 #[derive(Debug)]
@@ -158,6 +160,14 @@ pub(crate) enum TxOpKind {
     Get(FoundCont),
     /// Whether the operation may insert, and whether it may update; a remove has neither flag.
     Change(bool, bool, ChangedCont),
+}
+
+/// A lookup of a task or of another thread, for which there is no room yet.
+pub(crate) struct WaitingLookup {
+    pub(crate) table: TableId,
+    pub(crate) key: SmallVec<[u8; KEY_BYTES]>,
+    /// The call that waits for it.
+    pub(crate) slot: Slot,
 }
 
 /// An operation in progress.

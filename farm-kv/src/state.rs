@@ -6,7 +6,7 @@ use farm_core::worker::Worker;
 use slab::Slab;
 
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
-use crate::pending::{Buffers, Counting, Lookup, PendingChange, PendingTxOp};
+use crate::pending::{Buffers, Counting, Lookup, PendingChange, PendingTxOp, WaitingLookup};
 use crate::shard::Delta;
 use crate::table::{Initialising, OpenCont, Table, TableId};
 use crate::{KEY_BYTES, KvError, MAX_KEY_BYTES};
@@ -90,6 +90,8 @@ pub(crate) struct Kv {
     /// The keys of lookups that are longer than [`KEY_BYTES`], by arena slot; empty until a table with
     /// such keys is opened.
     pub(crate) long_keys: Vec<[u8; MAX_KEY_BYTES]>,
+    /// Lookups of tasks and of other threads for which there is no room yet.
+    pub(crate) waiting_lookups: Slab<WaitingLookup>,
     pub(crate) changes: Slab<PendingChange>,
     /// Changes that wait for room in the rings.
     pub(crate) waiting: VecDeque<usize>,
@@ -121,6 +123,7 @@ impl Kv {
             tables: Tables::default(),
             lookups: (0..slots).map(|_| None).collect(),
             long_keys: Vec::new(),
+            waiting_lookups: Slab::new(),
             changes: Slab::with_capacity(1024),
             waiting: VecDeque::with_capacity(1024),
             owner: ChangeQueue::default(),

@@ -37,13 +37,14 @@
 
 use std::future::Future;
 
+use farm_core::marks;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::tasks::{Answer, Slot, answer, with_answer};
 use farm_txn::{Handle, Transaction, TxError, TxHandle};
 use smallvec::SmallVec;
 
 use crate::change::{self, Change};
-use crate::pending::{GetCont, ValueRef};
+use crate::pending::{GetCont, ValueRef, WaitingLookup};
 use crate::shard::Changed;
 use crate::table::{TableId, TableSpec};
 use crate::{KEY_BYTES, KvError, state};
@@ -128,8 +129,9 @@ pub fn is_not_open(error: &TxError) -> bool {
 /// Looks up a key without a transaction: see [`crate::get`]. Returns what `finish` makes of the value, or of the error: it is
 /// called with a reference, so that the value need not be copied.
 ///
-/// The error is [`TxError::Busy`] if too many reads are in flight: see [`when_slot`]; a [`KvError`], as a [`TxError`]; or
-/// [`TxError::Stopped`].
+/// If too many reads are in flight, the lookup waits on its worker, in order. While it reads further objects of a long chain, it
+/// may find no room: then the error is [`TxError::Busy`], and [`when_slot`] waits for room. Other errors are a [`KvError`], as a
+/// [`TxError`], or [`TxError::Stopped`].
 #[inline]
 pub fn look_up<T>(
     farm: &Handle,
@@ -138,12 +140,31 @@ pub fn look_up<T>(
     finish: impl FnOnce(Result<Option<&[u8]>, TxError>) -> T,
 ) -> impl Future<Output = T> {
     let start = move |worker: &mut Worker, slot| {
-        let cont = GetCont::new(looked_up, slot);
-        if let Err(error) = crate::get(worker, table, key.as_ref(), cont) {
-            answer(worker, slot, |answer| answer.fail(error.into()));
+        if let Err(error) = crate::get(worker, table, key.as_ref(), GetCont::new(looked_up, slot)) {
+            not_begun(worker, table, key.as_ref(), slot, error);
         }
     };
     farm.call(start, |answer| finish(found(answer)))
+}
+
+/// Handles that a lookup has not begun: it waits for room, or fails.
+#[cold]
+fn not_begun(worker: &mut Worker, table: TableId, key: &[u8], slot: Slot, error: KvError) {
+    if error != KvError::Busy {
+        return answer(worker, slot, |answer| answer.fail(error.into()));
+    }
+    marks::mark("kv: lookup waits for room");
+    let key = key.into();
+    let waiting = &mut state::kv(worker).waiting_lookups;
+    let waiting = waiting.insert(WaitingLookup { table, key, slot });
+    crate::when_slot(worker, table, Cont::new(begin_waiting, waiting));
+}
+
+fn begin_waiting(worker: &mut Worker, waiting: usize, (): ()) {
+    let WaitingLookup { table, key, slot } = state::kv(worker).waiting_lookups.remove(waiting);
+    if let Err(error) = crate::get(worker, table, &key, GetCont::new(looked_up, slot)) {
+        not_begun(worker, table, &key, slot, error);
+    }
 }
 
 #[inline(always)]

@@ -386,6 +386,7 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     let (me, state) = (worker.me(), kv(worker));
     let held = [
         ("operations in transactions", state.in_tx.len()),
+        ("lookups that wait for room", state.waiting_lookups.len()),
         (
             "batches of changes to shards of this worker",
             state.owner.len(),

@@ -35,6 +35,9 @@ pub enum Stop {
 /// The continuation that receives the trail and the outcome of an attempt. It passes the trail to [`give`] for reuse.
 pub type EndedCont = Cont<(Box<Trail>, Result<(), Stop>)>;
 
+/// The value of a row in its table.
+pub type Value = SmallVec<[u8; MAX_ROW_BYTES + STAMP_BYTES]>;
+
 /// Inspects an attempt that is about to commit.
 pub type Look = fn(&mut Worker, &Trail);
 
@@ -85,16 +88,19 @@ pub fn attach(
     }));
 }
 
+/// Returns whether rows have stamps, and the function that inspects attempts that are about to commit.
+pub(super) fn settings(worker: &mut Worker) -> (bool, Option<Look>) {
+    let attempts = attempts(worker);
+    (attempts.stamped, attempts.look)
+}
+
 /// Returns the length of a table's values, in bytes.
 pub fn value_bytes(table: &Table, stamped: bool) -> usize {
     table.row_bytes + if stamped { STAMP_BYTES } else { 0 }
 }
 
 /// Returns the value of a row in its table.
-pub fn value_of(
-    row: &RowBytes,
-    stamp: Option<Stamp>,
-) -> SmallVec<[u8; MAX_ROW_BYTES + STAMP_BYTES]> {
+pub fn value_of(row: &RowBytes, stamp: Option<Stamp>) -> Value {
     let mut value = SmallVec::from_slice(row);
     if let Some(stamp) = stamp {
         value.extend_from_slice(&stamp.to_bytes());
@@ -108,7 +114,20 @@ pub fn value_of(
 /// # Panics
 /// If the layer is not attached.
 pub fn run(worker: &mut Worker, what: Drawn, number: u64, cont: EndedCont) {
-    let trail = match attempts(worker).pool.pop() {
+    let trail = new_trail(worker, what, number);
+    let key = attempts(worker).running.insert(Running {
+        trail,
+        tx: None,
+        waiting: 0,
+        stop: None,
+        cont,
+    });
+    worker.defer(Cont::new(step, key));
+}
+
+/// Returns the trail of an attempt that begins.
+pub(super) fn new_trail(worker: &mut Worker, what: Drawn, number: u64) -> Box<Trail> {
+    match attempts(worker).pool.pop() {
         Some(mut trail) => {
             trail.names.clear();
             trail.seen.clear();
@@ -124,15 +143,7 @@ pub fn run(worker: &mut Worker, what: Drawn, number: u64, cont: EndedCont) {
             number,
             lock_free: false,
         }),
-    };
-    let key = attempts(worker).running.insert(Running {
-        trail,
-        tx: None,
-        waiting: 0,
-        stop: None,
-        cont,
-    });
-    worker.defer(Cont::new(step, key));
+    }
 }
 
 /// Stores the trail of an ended attempt for reuse by a later attempt.
@@ -142,12 +153,7 @@ pub fn give(worker: &mut Worker, trail: Box<Trail>) {
 
 fn step(worker: &mut Worker, key: usize, (): ()) {
     let trail = &mut entry(worker, key).trail;
-    let decided = {
-        let seen = trail.seen.iter();
-        let given: SmallVec<[Option<&[u8]>; 6]> = seen.map(|seen| seen.row.as_deref()).collect();
-        trail.what.step(&given)
-    };
-    match decided {
+    match trail.next_step() {
         Ok(Step::Read(names)) => read(worker, key, &names),
         Ok(Step::End(decision)) => {
             trail.decision = Some(decision);
@@ -168,12 +174,8 @@ pub fn table_of(worker: &mut Worker, name: &RowName) -> TableId {
 
 fn read(worker: &mut Worker, key: usize, names: &Names) {
     let running = entry(worker, key);
-    let first = running.trail.names.len();
-    running.trail.names.extend_from_slice(names);
-    let all = running.trail.names.len();
-    running.trail.seen.resize(all, Seen::default());
-    if first == 0 && names.len() == 1 && !running.trail.what.writes() {
-        running.trail.lock_free = true;
+    let first = running.trail.begin_read(names);
+    if running.trail.lock_free {
         return look_up(worker, key, ());
     }
     running.waiting = names.len() as u32;
@@ -224,28 +226,7 @@ fn take_in(
 ) -> Result<(), String> {
     let state = attempts(worker);
     let trail = &mut state.running[key].trail;
-    let Some(value) = value else {
-        return Ok(());
-    };
-    let name = trail.names[row];
-    let damaged = || {
-        format!(
-            "the row {name} has the wrong length of {} bytes",
-            value.len()
-        )
-    };
-    let (row_bytes, stamp) = value
-        .split_at_checked(name.table.row_bytes)
-        .ok_or_else(damaged)?;
-    let stamp = match state.stamped {
-        true => Stamp::of(stamp).ok_or_else(damaged)?,
-        false => Stamp::default(),
-    };
-    let bytes = RowBytes::copied(row_bytes).ok_or_else(damaged)?;
-    trail.seen[row] = Seen {
-        row: Some(bytes),
-        stamp,
-    };
+    trail.seen[row] = Seen::of(&trail.names[row], value, state.stamped)?;
     Ok(())
 }
 
@@ -298,19 +279,10 @@ fn write(worker: &mut Worker, key: usize) {
         return commit(worker, key, ());
     }
     for (index, write) in writes.iter().enumerate() {
-        let trail = &entry(worker, key).trail;
-        let stamp = stamped.then(|| trail.stamp_of(index));
         let name = name_of(write);
         let table = table_of(worker, &name);
-        let value = match write {
-            Write::Insert(_, row) | Write::Update(_, row) => value_of(row, stamp),
-            Write::Remove(_) => SmallVec::new(),
-        };
-        let change = match write {
-            Write::Insert(..) => Change::Insert(&value),
-            Write::Update(..) => Change::Update(&value),
-            Write::Remove(_) => Change::Remove,
-        };
+        let value = new_value(&entry(worker, key).trail, index, stamped);
+        let change = change_of(write, &value);
         let done = Cont::new(changed, (key as u32, index as u32));
         if let Err(error) = tx::change(worker, tx, table, &name.table_key(), change, done) {
             // The other results must arrive before the attempt can end.
@@ -322,15 +294,38 @@ fn write(worker: &mut Worker, key: usize) {
 fn changed(worker: &mut Worker, (key, index): (u32, u32), result: Result<Changed, TxError>) {
     let (key, index) = (key as usize, index as usize);
     let trail = &entry(worker, key).trail;
-    let write = &trail.decision().writes[index];
+    let result = expect(&trail.decision().writes[index], result);
+    arrived(worker, key, result, commit);
+}
+
+/// Returns the value that a write of an attempt stores.
+pub(super) fn new_value(trail: &Trail, write: usize, stamped: bool) -> Value {
+    let stamp = stamped.then(|| trail.stamp_of(write));
+    match &trail.decision().writes[write] {
+        Write::Insert(_, row) | Write::Update(_, row) => value_of(row, stamp),
+        Write::Remove(_) => SmallVec::new(),
+    }
+}
+
+/// Returns the change that a write makes.
+pub(super) fn change_of<'v>(write: &Write, value: &'v [u8]) -> Change<'v> {
+    match write {
+        Write::Insert(..) => Change::Insert(value),
+        Write::Update(..) => Change::Update(value),
+        Write::Remove(_) => Change::Remove,
+    }
+}
+
+/// Checks that a write had the result that the rows which the transaction has read imply.
+pub(super) fn expect(write: &Write, result: Result<Changed, TxError>) -> Result<(), Stop> {
     let wanted = match write {
         Write::Insert(..) => Changed::Inserted,
         Write::Update(..) => Changed::Updated,
         Write::Remove(_) => Changed::Removed,
     };
-    let result = match result {
-        Ok(changed) if changed == wanted => Ok(()),
-        Ok(changed) => {
+    match result? {
+        changed if changed == wanted => Ok(()),
+        changed => {
             let name = name_of(write);
             let why = format!(
                 "the write of row {name} had the result {changed:?} instead of {wanted:?}, although the \
@@ -338,9 +333,7 @@ fn changed(worker: &mut Worker, (key, index): (u32, u32), result: Result<Changed
             );
             Err(Stop::Failed(why))
         }
-        Err(error) => Err(error.into()),
-    };
-    arrived(worker, key, result, commit);
+    }
 }
 
 fn commit(worker: &mut Worker, key: usize, (): ()) {

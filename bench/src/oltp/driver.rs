@@ -10,9 +10,9 @@ use farm_txn::{Backoff, BackoffConfig};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
-use super::attempt::{self, Stop, Trail};
+use super::attempt::{self, EndedCont, Stop, Trail};
 use super::costs::Counters;
-use super::{Drawn, Stream};
+use super::{Drawn, Stream, task};
 use crate::closed_loop::{self, Clients, ClosedLoop, Extent, again};
 use crate::recorder::Recorder;
 use crate::smallbank::Ledger;
@@ -40,6 +40,8 @@ pub struct Run {
     pub extent: Extent,
     /// Sampling rate: one transaction in this many is timed.
     pub sampled_1_in: u32,
+    /// Whether transactions run as tasks, and not by continuations.
+    pub tasks: bool,
 }
 
 /// Result of a run on one worker. It is serializable for the exchange between processes.
@@ -76,6 +78,8 @@ struct Transactions {
     /// Number of the last attempt.
     number: u64,
     ledger: Ledger,
+    /// Makes one attempt.
+    attempt: fn(&mut Worker, Drawn, u64, EndedCont),
     done: Done,
 }
 
@@ -95,6 +99,7 @@ pub fn run(worker: &mut Worker, run: Run, done: Done) {
         backoff: Backoff::new(run.avoidance),
         number: run.worker << ATTEMPT_BITS,
         ledger: Ledger::default(),
+        attempt: if run.tasks { task::run } else { attempt::run },
         done,
     };
     closed_loop::start(worker, transactions, recorder, extent);
@@ -125,7 +130,7 @@ impl Clients for Transactions {
         let what = pending.what;
         own.clients.number += 1;
         let number = own.clients.number;
-        attempt::run(worker, what, number, Cont::new(ended, seat));
+        (own.clients.attempt)(worker, what, number, Cont::new(ended, seat));
     }
 
     fn end(self, _: &mut Worker, ran: closed_loop::Ran<Counters>) {

@@ -39,7 +39,8 @@
 //! The submodules contain such a driver. In reading order:
 //!
 //! * [`benchmark`]: either benchmark as data: its rows, and what must hold of them at the end.
-//! * [`attempt`]: one attempt of a transaction, inside of a transaction of the platform.
+//! * [`attempt`]: one attempt of a transaction, inside of a transaction of the platform. [`task`]: the same as an `async`
+//!   function.
 //! * [`driver`]: a closed loop of transactions on one worker, with retries. [`costs`]: the operations that they need.
 //! * [`audit`]: a check of all rows when no transaction runs any more.
 //! * [`report`]: the results.
@@ -51,6 +52,7 @@ pub mod costs;
 mod drawn;
 pub mod driver;
 pub mod report;
+pub mod task;
 mod trail;
 mod transactions;
 

@@ -70,6 +70,8 @@ pub struct RunResult {
     pub messages_per_commit: Option<f64>,
     /// The counters of these costs.
     pub costs: Costs,
+    /// The same transactions as tasks, if they were run.
+    pub by_tasks: Option<TasksResult>,
     /// Each kind of transaction, in the benchmark's order.
     pub kinds: Vec<KindResult>,
     /// The part of each machine.
@@ -84,6 +86,43 @@ pub struct RunResult {
     pub check: CheckResult,
     /// Reasons for which workers ended early.
     pub failures: Vec<String>,
+}
+
+/// The result of the transactions as tasks, after those by continuations.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct TasksResult {
+    /// Transactions executed, with any outcome.
+    pub executed: u64,
+    /// Executed transactions per second.
+    pub executed_per_s: Option<f64>,
+    /// Committed transactions per second.
+    pub committed_per_s: Option<f64>,
+    /// Share of all attempts that met a conflict.
+    pub abort_share: Option<f64>,
+    /// Executed transactions per second, divided by those by continuations.
+    pub of_continuations: Option<f64>,
+}
+
+impl TasksResult {
+    fn new(
+        kinds: usize,
+        machines: &[MachineReport],
+        by_continuations: Option<f64>,
+    ) -> Result<Self, RecorderError> {
+        let merged = Merged::of(kinds, machines)?;
+        let recorder = &merged.recorder;
+        let (executed, aborts) = (recorder.executed(), recorder.counters.aborts.total());
+        let executed_per_s = merged.per_s(executed);
+        Ok(Self {
+            executed,
+            executed_per_s,
+            committed_per_s: merged.per_s(recorder.total(Outcome::Committed)),
+            abort_share: ratio_of_counts(aborts, executed + aborts),
+            of_continuations: executed_per_s
+                .zip(by_continuations)
+                .and_then(|(tasks, continuations)| ratio(tasks, continuations)),
+        })
+    }
 }
 
 /// The result of one kind of transaction.
@@ -153,13 +192,14 @@ pub struct Money {
 }
 
 impl RunResult {
-    /// Merges the reports of the machines of a run, and judges the result of the check.
+    /// Merges the reports of the machines of a run, and of a run as tasks after it, and judges the result of the check.
     ///
     /// # Errors
     /// If the machines' recorders cannot be merged.
     pub fn new(
         setup: &Setup,
         machines: &[MachineReport],
+        by_tasks: Option<&[MachineReport]>,
         audited: &AuditResult,
     ) -> Result<Self, RecorderError> {
         let benchmark = &setup.benchmark;
@@ -170,14 +210,21 @@ impl RunResult {
             ledger.merge(&worker.ledger);
             workers += 1;
         }
+        let later = by_tasks.unwrap_or_default();
+        for worker in later.iter().flat_map(|machine| &machine.workers) {
+            ledger.merge(&worker.ledger);
+        }
         let (executed, committed) = (recorder.executed(), recorder.total(Outcome::Committed));
         let committed_per_s = merged.per_s(committed);
         let per_commit = |count: u64| ratio_of_counts(count, executed);
+        let executed_per_s = merged.per_s(executed);
+        let by_tasks =
+            by_tasks.map(|all| TasksResult::new(benchmark.kinds().len(), all, executed_per_s));
         Ok(Self {
             setup: setup.clone(),
             duration_s: merged.duration_s,
             executed,
-            executed_per_s: merged.per_s(executed),
+            executed_per_s,
             slices: merged.slices.rates(),
             committed,
             committed_per_s,
@@ -189,13 +236,14 @@ impl RunResult {
             writes_per_commit: per_commit(costs.writes),
             messages_per_commit: per_commit(costs.messages),
             costs,
+            by_tasks: by_tasks.transpose()?,
             kinds: KindResult::all(benchmark, recorder),
             machines: machines.iter().map(MachineResult::of).collect(),
             load_s: merged.load_s,
             load_rows: merged.loaded,
             load_rows_per_s: merged.loaded_per_s(),
             check: CheckResult::judge(benchmark, &ledger, audited),
-            failures: failures(machines),
+            failures: [failures(machines), failures(later)].concat(),
         })
     }
 
@@ -300,6 +348,9 @@ impl Measured for RunResult {
             Figure::rate("executed/s", self.executed_per_s, slices),
             Figure::new("share of attempts made again", self.abort_share),
         ];
+        if let Some(tasks) = &self.by_tasks {
+            figures.push(Figure::new("as tasks, executed/s", tasks.executed_per_s));
+        }
         let kinds = self.kinds.iter();
         figures.extend(kinds.flat_map(|it| Figure::latencies(&it.kind, it.latency_us)));
         figures.push(Figure::new("load, rows/s", self.load_rows_per_s));
@@ -383,6 +434,17 @@ impl RunResult {
             decimal(self.messages_per_commit, 3)
         );
         line("per commit", text)?;
+        if let Some(tasks) = &self.by_tasks {
+            let rates = [tasks.executed_per_s, tasks.committed_per_s];
+            let [executed, committed] = rates.map(|rate| rate.map_or_else(dash, whole));
+            let share = tasks.of_continuations.map_or_else(dash, percent);
+            let aborts = tasks.abort_share.map_or_else(dash, percent);
+            let text = format!(
+                "{executed} executed/s, {committed} committed/s: {share} of the rate by continuations; {aborts} of \
+                 attempts tried again"
+            );
+            line("as tasks", text)?;
+        }
         if let Some(slices) = &self.slices {
             line("slices, executed", slices.to_string())?;
         }

@@ -5,7 +5,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Decision, Drawn, Names, RowBytes, RowName, Write};
+use super::{Decision, Drawn, Names, RowBytes, RowName, Step, StepError, Write};
 
 /// Bytes of a stamp, which is stored after the row.
 pub const STAMP_BYTES: usize = 24;
@@ -71,7 +71,52 @@ pub struct Trail {
     pub lock_free: bool,
 }
 
+impl Seen {
+    /// Returns the row in a value of a table, which may be absent.
+    ///
+    /// # Errors
+    /// A description of the value if it has another length.
+    pub(super) fn of(name: &RowName, value: Option<&[u8]>, stamped: bool) -> Result<Self, String> {
+        let Some(value) = value else {
+            return Ok(Self::default());
+        };
+        let damaged = || {
+            format!(
+                "the row {name} has the wrong length of {} bytes",
+                value.len()
+            )
+        };
+        let (row, stamp) = value
+            .split_at_checked(name.table.row_bytes)
+            .ok_or_else(damaged)?;
+        Ok(Self {
+            row: Some(RowBytes::copied(row).ok_or_else(damaged)?),
+            stamp: match stamped {
+                true => Stamp::of(stamp).ok_or_else(damaged)?,
+                false => Stamp::default(),
+            },
+        })
+    }
+}
+
 impl Trail {
+    /// Returns the next step of the transaction, given the rows that it has read.
+    pub(super) fn next_step(&self) -> Result<Step, StepError> {
+        let seen = self.seen.iter();
+        let given: SmallVec<[Option<&[u8]>; 6]> = seen.map(|seen| seen.row.as_deref()).collect();
+        self.what.step(&given)
+    }
+
+    /// Adds rows to read. Returns the index of the first. If it is the only row of a transaction that writes none, it is
+    /// looked up without a lock.
+    pub(super) fn begin_read(&mut self, names: &Names) -> usize {
+        let first = self.names.len();
+        self.names.extend_from_slice(names);
+        self.seen.resize(self.names.len(), Seen::default());
+        self.lock_free = first == 0 && names.len() == 1 && !self.what.writes();
+        first
+    }
+
     /// Returns the decision of the transaction.
     ///
     /// # Panics

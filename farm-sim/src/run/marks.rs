@@ -70,6 +70,7 @@ pub const ALL: &[&str] = &[
     "kv: displaced backward",
     "kv: displaced forward",
     "kv: lookup restarted: block gone",
+    "kv: lookup waits for room",
     "kv: path of a chain renamed",
     "kv: table full",
     "kv: transaction retried",

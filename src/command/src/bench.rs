@@ -33,6 +33,8 @@ const FABRIC_REPEATS: usize = 7;
 const FABRIC_BYTES: u64 = 1 << 30;
 /// Time of one slice of raw reads.
 const LIMIT_SLICE: Duration = Duration::from_millis(60);
+/// Numbers of tasks of another thread.
+const OUTSIDE: [usize; 2] = [64, 1000];
 /// Numbers of keys that are looked up at a time.
 const BATCHES: [usize; 3] = [16, 64, 256];
 
@@ -247,6 +249,8 @@ struct LimitResult {
     lookups: Vec<LookupRate>,
     /// Lookups by `async` tasks on the worker, for values of 32 bytes.
     tasks: Vec<TaskRate>,
+    /// Lookups by tasks of another thread, for values of 32 bytes.
+    outside: Vec<TaskRate>,
     /// Lookups by one such task, of several keys at a time.
     batches: Vec<TaskRate>,
     /// Lookups in maps of this process, if they were requested.
@@ -312,6 +316,13 @@ fn measure_limit(
             tasks.push(bench.measure_tasks(*in_flight as usize)?);
         }
     }
+    let mut outside = Vec::new();
+    if options.value_bytes == lookups::TASK_VALUE_BYTES {
+        for tasks in OUTSIDE {
+            progress(&format!("{tasks} tasks of another thread"));
+            outside.push(bench.measure_outside(tasks)?);
+        }
+    }
     let mut batches = Vec::new();
     if options.value_bytes == lookups::TASK_VALUE_BYTES {
         for batch in BATCHES {
@@ -356,6 +367,7 @@ fn measure_limit(
         raw,
         lookups: rates,
         tasks,
+        outside,
         batches,
         maps,
         misses,
@@ -381,6 +393,13 @@ impl Display for LimitResult {
                 rate.tasks,
                 rate.lookups_per_s,
                 rate.lookups_per_s / lookups.lookups_per_s * 100.0
+            )?;
+        }
+        for rate in &self.outside {
+            writeln!(
+                f,
+                "  lookups, {:>4} tasks outside {:>9.0} /s   of one other thread, which shares a handle among them",
+                rate.tasks, rate.lookups_per_s
             )?;
         }
         for rate in &self.batches {

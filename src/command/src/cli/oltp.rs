@@ -115,6 +115,11 @@ pub(crate) struct OltpArgs {
     #[arg(long, value_name = "PART,PART…", value_delimiter = ',', value_parser = BackoffConfig::PARTS)]
     pub(crate) without: Vec<String>,
 
+    /// Then run the same transactions as tasks, that is by async functions, on the same tables for the same time, and report
+    /// their rate and its share of the rate by continuations.
+    #[arg(long)]
+    pub(crate) tasks: bool,
+
     /// Seconds that the benchmark is measured; 10 by default.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(crate) duration: Option<Duration>,

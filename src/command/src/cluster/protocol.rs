@@ -91,6 +91,8 @@ pub(crate) enum OltpOrder {
         duration_s: f64,
         /// The latency of one in this many transactions is measured.
         sampled_1_in: u32,
+        /// Whether transactions run as tasks, and not by continuations.
+        tasks: bool,
     },
     /// Check this machine's part of the tables. The launcher sends this order after the transactions have ended on
     /// all machines.

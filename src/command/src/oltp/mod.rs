@@ -62,7 +62,11 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     });
     measure::execute(cluster, &open)?;
     load(cluster, plan)?;
-    let machines = run(cluster, plan)?;
+    let machines = run(cluster, plan, false)?;
+    let by_tasks = match plan.tasks {
+        true => Some(run(cluster, plan, true)?),
+        false => None,
+    };
     crate::write_stderr(format_args!("checking the tables after the run"));
     cluster.order(&Order::Oltp(OltpOrder::Audit))?;
     let audited = cluster.gather(|_, news| match news {
@@ -78,7 +82,12 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
         without: plan.without.clone(),
         warmup_s: plan.warmup.as_secs_f64(),
     };
-    Ok(RunResult::new(&setup, &machines, &all)?)
+    Ok(RunResult::new(
+        &setup,
+        &machines,
+        by_tasks.as_deref(),
+        &all,
+    )?)
 }
 
 fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
@@ -103,12 +112,13 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<Vec<MachineReport>> {
+fn run(cluster: &mut Cluster, plan: &Plan, tasks: bool) -> anyhow::Result<Vec<MachineReport>> {
     let order = Order::Oltp(OltpOrder::Run {
         avoidance: plan.avoidance(),
         warmup_s: plan.warmup.as_secs_f64(),
         duration_s: plan.duration.as_secs_f64(),
         sampled_1_in: plan.sampled_1_in,
+        tasks,
     });
     let length = Length {
         warmup: plan.warmup,
@@ -117,7 +127,10 @@ fn run(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<Vec<MachineReport>>
     };
     measure::run(
         cluster,
-        plan.benchmark.name(),
+        &match tasks {
+            true => format!("{} as tasks", plan.benchmark.name()),
+            false => plan.benchmark.name().to_owned(),
+        },
         length,
         &order,
         |news| match news {

@@ -26,6 +26,8 @@ pub(super) struct Plan {
     pub(super) concurrency: usize,
     /// Names of the parts of the conflict avoidance that are switched off.
     pub(super) without: Vec<String>,
+    /// Whether transactions run as tasks, too.
+    pub(super) tasks: bool,
     pub(super) warmup: Duration,
     pub(super) duration: Duration,
     pub(super) seed: u64,
@@ -87,6 +89,7 @@ impl Plan {
             benchmark,
             concurrency,
             without: args.without.clone(),
+            tasks: args.tasks,
             warmup: args.warmup.unwrap_or(DEFAULT_WARMUP),
             duration: args.duration.unwrap_or(DEFAULT_DURATION),
             seed: args.seed.unwrap_or(1),

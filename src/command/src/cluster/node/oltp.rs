@@ -46,13 +46,14 @@ impl Driven<'_> {
                 warmup_s,
                 duration_s,
                 sampled_1_in,
+                tasks,
             } => {
                 let extent = Extent {
                     warmup: Duration::from_secs_f64(warmup_s),
                     duration: Some(Duration::from_secs_f64(duration_s)),
                     ..Extent::default()
                 };
-                self.run_oltp(extent, avoidance, sampled_1_in)
+                self.run_oltp(extent, avoidance, sampled_1_in, tasks)
             }
             OltpOrder::Audit => self.audit_oltp(),
         }
@@ -120,6 +121,7 @@ impl Driven<'_> {
         extent: Extent,
         avoidance: BackoffConfig,
         sampled_1_in: u32,
+        tasks: bool,
     ) -> anyhow::Result<()> {
         let oltp = self.oltp()?;
         let stream = oltp.benchmark.stream()?;
@@ -133,6 +135,7 @@ impl Driven<'_> {
                     avoidance,
                     extent,
                     sampled_1_in,
+                    tasks,
                 };
                 let done = Box::new(move |ran| drop(answer.send((worker, ran))));
                 machine.submit(worker, move |worker| driver::run(worker, run, done))
