@@ -7,6 +7,7 @@
 use std::future::Future;
 
 use farm_core::object::FatPointer;
+use farm_core::worker::Worker;
 use farm_kv::table::SPEC_BYTES;
 use farm_kv::tasks::{self, ChangeKind};
 use farm_kv::{Change, TableId, TableSpec};
@@ -21,7 +22,7 @@ pub const MAX_NAME_BYTES: usize = 64;
 /// Bytes of a description.
 const ROW_BYTES: usize = 64;
 /// The number of the catalog's own table.
-const CATALOG: u16 = 0;
+pub(crate) const CATALOG: u16 = 0;
 /// The first number that the catalog gives. Programs that open tables by their numbers use smaller ones.
 const FIRST: u16 = 1 << 12;
 /// The version of the layout of a row.
@@ -148,6 +149,23 @@ fn parse(row: &[u8]) -> Option<Entry> {
         })),
         [VERSION, SEQUENCE] => Some(Entry::Sequence(pointer(2)?)),
         _ => None,
+    }
+}
+
+/// Returns the names in the part of the catalog that this worker owns, with what they name. Returns none if the catalog is not
+/// open, or is being changed.
+pub(crate) fn names(worker: &mut Worker) -> Vec<(String, Entry)> {
+    let mut names = Vec::new();
+    let visit = |key: &[u8], row: &[u8]| {
+        let name = key.split(|byte| *byte == 0).next().unwrap_or_default();
+        let name = String::from_utf8_lossy(name).into_owned();
+        if let Some(entry) = parse(row).filter(|_| !name.is_empty()) {
+            names.push((name, entry));
+        }
+    };
+    match farm_kv::ops::own_pairs(worker, spec().table(), visit) {
+        Ok(()) => names,
+        Err(_) => Vec::new(),
     }
 }
 

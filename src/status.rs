@@ -20,6 +20,8 @@ pub use server::StatusServer;
 
 /// The version of [`MachineStatus`]; it changes when a field gets another meaning.
 pub const VERSION: u32 = 1;
+/// The number of the table of names.
+pub const CATALOG_TABLE: u16 = crate::catalog::CATALOG;
 /// Longest time that a caller waits for a machine.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -48,8 +50,23 @@ pub struct MachineStatus {
     pub classes: Vec<ClassStatus>,
     /// Tables that are open on this machine, with the pairs of its shards.
     pub tables: Vec<TableStatus>,
+    /// The names of tables, sequences and the graph. One machine of a cluster has the list; it may be incomplete while names
+    /// are added.
+    #[serde(default)]
+    pub names: Vec<NameStatus>,
     /// Counts of operations.
     pub counts: Counts,
+}
+
+/// A name, and what it names.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct NameStatus {
+    /// The name.
+    pub name: String,
+    /// `table`, `graph` or `sequence`.
+    pub what: String,
+    /// Number of the table, or of the table of the graph's ids.
+    pub table: Option<u16>,
 }
 
 /// Memory of a machine's regions, in bytes.

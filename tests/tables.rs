@@ -208,3 +208,31 @@ fn a_task_on_each_worker() -> farm::Result<()> {
     })?;
     cluster.stop()
 }
+
+/// The first table takes most of the memory. The second one is possible by its size alone, and fails when its shards are made:
+/// then its name is free again.
+#[test]
+fn a_table_that_cannot_be_opened_leaves_its_name_free() -> farm::Result<()> {
+    let cluster = Cluster::local(2)
+        .set("memory.per_machine_bytes", "128MiB")
+        .start()?;
+    let large: Table<u64, [u8; 1000]> = cluster.create_table("large", 150_000)?;
+    let error = cluster
+        .create_table::<u64, [u8; 1000]>("second", 100_000)
+        .unwrap_err();
+    assert_eq!(error.kind(), Kind::Full, "{error}");
+    let said = error.to_string();
+    assert!(said.contains("cannot open the table \"second\""), "{said}");
+    assert!(said.contains("memory.per_machine_bytes"), "{said}");
+    let missing = cluster.open_table::<u64, [u8; 1000]>("second").unwrap_err();
+    assert_eq!(missing.kind(), Kind::NotFound, "{missing}");
+    let small: Table<u64, u64> = cluster.create_table("second", 100)?;
+    cluster.block_on(async |farm| {
+        small.insert(&farm, 1, 2).await?;
+        large.insert(&farm, 1, [7; 1000]).await?;
+        assert_eq!(small.get(&farm, 1).await?, Some(2));
+        assert_eq!(large.get(&farm, 1).await?, Some([7; 1000]));
+        Ok::<_, Error>(())
+    })?;
+    cluster.stop()
+}

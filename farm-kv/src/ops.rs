@@ -11,7 +11,7 @@ use crate::owner::Waiter;
 use crate::pending::{ChangeCont, PendingChange};
 use crate::shard::{Editor, ShardFacts, ShardPlace, complete};
 use crate::state::kv;
-use crate::table::{TableId, TableSpec};
+use crate::table::{Shard, TableId, TableSpec};
 
 /// Message id of a change, sent to the owner of its shard.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
@@ -198,33 +198,72 @@ pub fn own_spans(worker: &mut Worker, table: TableId) -> Result<Vec<(Address, u6
     Ok(own.map(|shard| (shard.first, bytes)).collect())
 }
 
+/// Visits all pairs in the shards that this worker owns, within one turn. Each bucket is visited as it was at one moment; a pair
+/// that moves to another bucket meanwhile may be visited twice, or not at all. For reports on small tables.
+///
+/// # Errors
+/// [`KvError::NotOpen`]; [`KvError::Conflict`] if a bucket is locked.
+pub fn own_pairs(
+    worker: &mut Worker,
+    table: TableId,
+    mut visit: impl FnMut(&[u8], &[u8]),
+) -> Result<(), KvError> {
+    for (_, _, place) in own_places(worker, table)? {
+        let mut tx = farm_txn::checkout(worker);
+        let mut visited = Ok(());
+        for bucket in 0..=place.buckets {
+            let mut pairs = Vec::new();
+            let mut editor = Editor::new(&mut tx, place);
+            let found = complete(worker, &mut editor, |editor| {
+                pairs.clear();
+                editor.pairs_of_bucket(bucket, &mut pairs)
+            });
+            tx.abort(worker);
+            if found.is_err() {
+                visited = Err(KvError::Conflict);
+                break;
+            }
+            for pair in &pairs {
+                let (key, value) = pair.split_at(place.layout.key_bytes);
+                visit(key, value);
+            }
+        }
+        farm_txn::checkin(worker, tx);
+        visited?;
+    }
+    Ok(())
+}
+
+/// Returns the shards that this worker owns, each with its index and its place.
+fn own_places(
+    worker: &mut Worker,
+    table: TableId,
+) -> Result<Vec<(u32, Shard, ShardPlace)>, KvError> {
+    let me = worker.me();
+    let open = kv(worker).tables.open(table)?;
+    let shards = open.shards.iter().enumerate();
+    let own = shards.filter(|(_, shard)| shard.owner == me);
+    let place = |(index, shard): (usize, &Shard)| {
+        let place = ShardPlace {
+            layout: open.layout,
+            first: shard.first,
+            buckets: open.spec.buckets,
+        };
+        (index as u32, *shard, place)
+    };
+    Ok(own.map(place).collect())
+}
+
 /// Checks the invariants of all shards that this worker owns. Slow: it reads all of their objects.
 ///
 /// # Errors
 /// A description of the first violation, or that the table is not open on this worker.
 pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, String> {
-    let me = worker.me();
-    let open = kv(worker).tables.open(table);
-    let open = open.map_err(|error| error.to_string())?;
-    let (spec, layout) = (open.spec, open.layout);
-    let own: Vec<_> = open
-        .shards
-        .iter()
-        .enumerate()
-        .filter(|(_, shard)| shard.owner == me)
-        .collect();
-    let own: Vec<_> = own
-        .into_iter()
-        .map(|(index, shard)| (index as u32, *shard))
-        .collect();
+    let own = own_places(worker, table).map_err(|error| error.to_string())?;
+    let spec = kv(worker).tables[&table.0].spec;
     let mut all = Vec::with_capacity(own.len());
-    for (index, shard) in own {
+    for (index, shard, place) in own {
         let mut tx = farm_txn::checkout(worker);
-        let place = ShardPlace {
-            layout,
-            first: shard.first,
-            buckets: spec.buckets,
-        };
         let home_of = |key: &[u8]| match crate::table::locate(key, &spec) {
             (shard, bucket) if shard == index => bucket,
             _ => u32::MAX - 1,

@@ -11,7 +11,8 @@ use farm_core::region::store::Store;
 use farm_core::worker::Worker;
 use farm_txn::Handle;
 
-use super::{ClassStatus, Counts, MachineStatus, MemoryStatus, TableStatus, VERSION};
+use super::{ClassStatus, Counts, MachineStatus, MemoryStatus, NameStatus, TableStatus, VERSION};
+use crate::catalog::{self, Entry};
 use crate::error::{Error, Kind, Result};
 
 /// What is needed to collect the status of a machine.
@@ -28,6 +29,7 @@ struct OfWorker {
     counts: Counts,
     classes: Vec<ClassStatus>,
     tables: Vec<TableStatus>,
+    names: Vec<NameStatus>,
 }
 
 impl Collector {
@@ -55,6 +57,7 @@ impl Collector {
             },
             classes: Vec::new(),
             tables: Vec::new(),
+            names: Vec::new(),
             counts: Counts::default(),
         };
         Ok(Self {
@@ -82,7 +85,8 @@ impl Collector {
         let answers = pollster::block_on(futures_util::future::try_join_all(asked))?;
         let mut classes: BTreeMap<u64, ClassStatus> = BTreeMap::new();
         let mut tables: BTreeMap<u16, TableStatus> = BTreeMap::new();
-        for answer in answers {
+        for mut answer in answers {
+            status.names.append(&mut answer.names);
             status.counts = status.counts.plus(&answer.counts);
             for class in &answer.classes {
                 classes.entry(class.object_bytes).or_default().add(class);
@@ -123,8 +127,24 @@ fn of_worker(worker: &mut Worker) -> OfWorker {
     OfWorker {
         classes,
         tables: tables.collect(),
+        names: names(worker),
         counts: counts(worker),
     }
+}
+
+fn names(worker: &mut Worker) -> Vec<NameStatus> {
+    let status = |(name, entry): (String, Entry)| {
+        let (what, table) = match entry {
+            Entry::Table(spec) => ("table", Some(spec.id)),
+            Entry::Graph(graph) => ("graph", Some(graph.ids.id)),
+            Entry::Sequence(_) => ("sequence", None),
+        };
+        let what = what.to_owned();
+        NameStatus { name, what, table }
+    };
+    let mut names: Vec<_> = catalog::names(worker).into_iter().map(status).collect();
+    names.sort_unstable_by(|one, other| one.name.cmp(&other.name));
+    names
 }
 
 fn counts(worker: &mut Worker) -> Counts {

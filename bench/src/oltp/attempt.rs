@@ -409,6 +409,10 @@ impl From<TxError> for Stop {
             // This error is not a bug. Only rare transactions need so much space in a log: those that move pairs of a
             // table or change a chain.
             error @ TxError::TooLargeForLog { .. } => Stop::Full(error.to_string()),
+            TxError::Layer(inner) => match inner.downcast_ref::<KvError>() {
+                Some(error) => of_table(error.clone()),
+                None => Stop::Failed(inner.to_string()),
+            },
             error => Stop::Failed(error.to_string()),
         }
     }

@@ -63,6 +63,28 @@ impl Editor<'_> {
         }))
     }
 
+    /// Adds the pairs of a bucket and its chain to `pairs`, each as the key and the value.
+    pub(crate) fn pairs_of_bucket(
+        &self,
+        bucket: u32,
+        pairs: &mut Vec<Vec<u8>>,
+    ) -> Result<(), EditError> {
+        let layout = &self.shard.layout;
+        let view = layout.bucket(self.tx.payload(self.bucket(bucket)?));
+        let occupied = view.meta().occupied;
+        let slots = (0..layout.slots).filter(|slot| occupied & 1 << slot != 0);
+        pairs.extend(slots.map(|slot| view.pair(slot).to_vec()));
+        let mut next = view.next();
+        while let Some(pointer) = next {
+            let view = layout.block(self.tx.payload(self.block(pointer)?));
+            let occupied = view.occupied();
+            let slots = (0..BLOCK_SLOTS).filter(|slot| occupied & 1 << slot != 0);
+            pairs.extend(slots.map(|slot| view.pair(slot).to_vec()));
+            next = view.next();
+        }
+        Ok(())
+    }
+
     fn check_chain(
         &self,
         bucket: u32,

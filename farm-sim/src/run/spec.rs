@@ -82,6 +82,7 @@ pub(super) fn drawn(rng: &mut impl Rng, kind: Kind, limits: &ClusterLimits) -> S
         value_bytes: rng.random_range(8..=most_value),
         graph: GraphShape::default(),
         seed: rng.random(),
+        tasks: [0, 33, 33, 100][rng.random_range(0..4usize)],
     }
 }
 

@@ -6,7 +6,9 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use farm::status::{ClassStatus, Counts, MachineStatus, TableStatus, machine_status};
+use farm::status::{
+    CATALOG_TABLE, ClassStatus, Counts, MachineStatus, NameStatus, TableStatus, machine_status,
+};
 use farm_bench::text;
 use farm_core::config::{Config, rounded_size};
 use farm_core::ids::MachineId;
@@ -270,11 +272,20 @@ fn table_lines(machines: &[&MachineStatus]) -> Vec<Vec<String>> {
     for table in machines.iter().flat_map(|status| &status.tables) {
         tables.entry(table.number).or_default().add(table);
     }
+    let names = machines.iter().flat_map(|status| &status.names);
+    let named = names.filter_map(|name| Some((name.table?, name)));
+    let named: BTreeMap<u16, &NameStatus> = named.collect();
+    let label = |number: &u16| match named.get(number) {
+        Some(name) if name.what == "table" => format!("{:?}", name.name),
+        Some(name) => format!("ids of the {} {:?}", name.what, name.name),
+        None if *number == CATALOG_TABLE => "the catalog".to_owned(),
+        None => number.to_string(),
+    };
     let heading = ["table", "key", "value", "pairs", "occupancy", "memory"];
     let heading = (!tables.is_empty()).then(|| heading.map(str::to_owned).to_vec());
     let lines = tables.iter().map(|(number, table)| {
         vec![
-            number.to_string(),
+            label(number),
             format!("{} B", table.key_bytes),
             format!("{} B", table.value_bytes),
             table.pairs.to_string(),

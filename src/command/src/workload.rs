@@ -25,6 +25,10 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         payload_bytes: args.payload_bytes as usize,
         clients: usize::from(args.clients),
         operations: args.operations,
+        tasks: args.tasks.unwrap_or(match args.kind {
+            Kind::Append => 0,
+            _ => 100,
+        }),
         shards: config.machines.len() as u32,
         seed: args.seed,
         ..Spec::default()

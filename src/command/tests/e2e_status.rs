@@ -25,6 +25,7 @@ fn the_status_of_a_running_cluster_is_reported() {
         node.wait_for("runs; stop it with Ctrl-C");
     }
     let table: Table<u64, [u8; 40]> = cluster.create_table("counted", 1000).unwrap();
+    cluster.create_sequence("numbers", 1).unwrap();
     cluster
         .block_on(async |farm| {
             for key in 0..300 {
@@ -61,6 +62,14 @@ fn the_status_of_a_running_cluster_is_reported() {
         assert!(machine["per_second"]["committed"].is_number());
     }
     assert_eq!(pairs, 300.0);
+    let names = machines
+        .iter()
+        .flat_map(|machine| machine["names"].as_array().unwrap());
+    let names: Vec<String> = names
+        .map(|it| format!("{} {} {}", it["what"], it["name"], it["table"]))
+        .collect();
+    let counted = format!("\"table\" \"counted\" {}", table.spec().id);
+    assert_eq!(names, [counted, "\"sequence\" \"numbers\" null".into()]);
     let with_objects = machines[0]["classes"].as_array().unwrap();
     assert!(
         !with_objects.is_empty(),
@@ -74,6 +83,8 @@ fn the_status_of_a_running_cluster_is_reported() {
         "commits/s",
         "since the start: ",
         "objects of",
+        "\"counted\"  ",
+        "the catalog",
     ] {
         assert!(words.contains(text), "no {text:?} in\n{words}");
     }

@@ -61,6 +61,8 @@ pub(super) struct TableOperation {
     /// Whether the transaction makes the change in two steps: an upsert removes and then inserts, a remove inserts and
     /// then removes. Other clients must not see the state between the steps.
     pub(super) in_two: bool,
+    /// Whether a task makes the operation.
+    pub(super) as_task: bool,
     /// The result of the first of the two steps.
     pub(super) first: Option<Changed>,
     pub(super) attempt: u8,

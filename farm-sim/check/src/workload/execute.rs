@@ -106,11 +106,11 @@ fn follow_all(
 
 /// Begins a try: in one turn if all objects are on this machine, otherwise by continuations or as a task.
 pub(super) fn begin(worker: &mut Worker, shipped: Shipped) {
+    if task::runs(worker, &shipped) {
+        return task::begin(worker, shipped, end);
+    }
     if !work(worker).spec.spread {
         return run(worker, shipped);
-    }
-    if task::runs(&shipped) {
-        return task::begin(worker, shipped, end);
     }
     let tx = api::begin(worker);
     run_by_continuations(worker, shipped, tx, None);

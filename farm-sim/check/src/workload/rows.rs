@@ -6,7 +6,7 @@ mod records;
 use std::time::Duration;
 
 use farm_bench::oltp::attempt::{self, Stamp, Stop, Trail};
-use farm_bench::oltp::{Benchmark, RowBytes, RowName};
+use farm_bench::oltp::{Benchmark, RowBytes, RowName, task};
 use farm_bench::{smallbank, tatp};
 use farm_core::messaging::{CallError, ReplyCont, Request};
 use farm_core::worker::{Cont, Worker};
@@ -261,7 +261,13 @@ fn attempt(worker: &mut Worker, client: usize, (): ()) {
     };
     let transaction = u64::from(state.number) << 24 | state.sequence;
     let number = transaction << ATTEMPT_BITS | u64::from(pending.attempt);
-    attempt::run(worker, pending.what, number, Cont::new(ended, client));
+    // The choice depends on the transaction, so that all of its attempts are made in the same way.
+    let mixed = transaction.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
+    let run = match mixed % 100 < u64::from(work(worker).spec.tasks) {
+        true => task::run,
+        false => attempt::run,
+    };
+    run(worker, pending.what, number, Cont::new(ended, client));
 }
 
 /// Records an attempt that is about to commit: from now on it may have taken effect.

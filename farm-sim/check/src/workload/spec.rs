@@ -113,6 +113,9 @@ pub struct Spec {
     pub lock_free: u32,
     /// Share of operations on the table or the graph that the client's worker runs as transactions.
     pub in_transactions: u32,
+    /// Share of operations that run as tasks, that is as `async` functions, if they can: transactions, and operations on the
+    /// table. The others run by continuations.
+    pub tasks: u32,
     /// Number of keys of the table, or of accounts of SmallBank. TATP has a quarter as many subscribers.
     pub keys: u64,
     /// The table's neighbourhood H.
@@ -186,6 +189,7 @@ impl Default for Spec {
             read_only: 25,
             lock_free: 40,
             in_transactions: 30,
+            tasks: 33,
             keys: 24,
             neighbourhood: 6,
             shards: 3,

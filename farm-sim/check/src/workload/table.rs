@@ -1,5 +1,7 @@
 //! Operations on a hashtable, by all workers.
 
+mod task;
+
 use farm_bench::oltp::attempt::Stop;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
@@ -68,11 +70,13 @@ pub(super) fn begin(worker: &mut Worker, index: usize) {
     let in_tx = state.rng.random_range(0..100) < work.spec.in_transactions;
     let changes = matches!(request, KeyRequest::Upsert(_) | KeyRequest::Remove);
     let in_two = in_tx && changes && state.rng.random_bool(0.5);
+    let as_task = state.rng.random_range(0..100) < work.spec.tasks;
     state.doing = Doing::Table(TableOperation {
         key,
         request,
         in_tx,
         in_two,
+        as_task,
         first: None,
         attempt: 0,
         tx: None,
@@ -92,6 +96,9 @@ fn ask(worker: &mut Worker, client: usize, (): ()) {
     state.begun = now;
     let table = table.expect("clients begin when the table is open");
     let key = key(pending.key);
+    if pending.as_task {
+        return task::begin(worker, client, pending, table);
+    }
     if pending.in_tx {
         return ask_in_tx(worker, client, table);
     }
@@ -128,18 +135,23 @@ fn get(worker: &mut Worker, table: TableId, key: &Key, client: usize) -> Result<
 
 fn got(worker: &mut Worker, client: usize, value: Result<Option<&[u8]>, &KvError>) {
     let result = match value {
-        Ok(None) => Ok(KeyResult::Value(None)),
-        Ok(Some(bytes)) => match number(bytes) {
-            Some(number) => Ok(KeyResult::Value(Some(number))),
-            None => {
-                let why = format!("a get returned a value that no client wrote: {bytes:x?}");
-                work(worker).log.violations.push(why);
-                Ok(KeyResult::Refused)
-            }
-        },
+        Ok(value) => Ok(read_as(worker, value)),
         Err(error) => Err(error.clone()),
     };
     end(worker, client, result);
+}
+
+/// Returns the result of a get, and records a violation if no client wrote the value.
+fn read_as(worker: &mut Worker, value: Option<&[u8]>) -> KeyResult {
+    let Some(bytes) = value else {
+        return KeyResult::Value(None);
+    };
+    if let Some(number) = number(bytes) {
+        return KeyResult::Value(Some(number));
+    }
+    let why = format!("a get returned a value that no client wrote: {bytes:x?}");
+    work(worker).log.violations.push(why);
+    KeyResult::Refused
 }
 
 fn changed(worker: &mut Worker, client: usize, changed: Result<Changed, KvError>) {
@@ -167,6 +179,41 @@ fn ask_in_tx(worker: &mut Worker, client: usize, table: TableId) {
     change_in_tx(worker, client);
 }
 
+/// Returns the value that a change writes.
+fn new_value(request: KeyRequest, bytes: usize) -> Vec<u8> {
+    match request {
+        KeyRequest::Insert(new) | KeyRequest::Update(new) | KeyRequest::Upsert(new) => {
+            value(new, bytes)
+        }
+        KeyRequest::Get | KeyRequest::Remove => value(0, bytes),
+    }
+}
+
+/// Returns the requested change, or the next step of it.
+fn step<'v>(pending: &TableOperation, new: &'v [u8]) -> Change<'v> {
+    let before = pending.in_two && pending.first.is_none();
+    match pending.request {
+        KeyRequest::Upsert(_) if before => Change::Remove,
+        KeyRequest::Remove if before => Change::Insert(new),
+        KeyRequest::Upsert(_) if pending.in_two => Change::Insert(new),
+        KeyRequest::Insert(_) => Change::Insert(new),
+        KeyRequest::Update(_) => Change::Update(new),
+        KeyRequest::Upsert(_) => Change::Upsert(new),
+        KeyRequest::Get | KeyRequest::Remove => Change::Remove,
+    }
+}
+
+/// Returns the result of a change, or of both of its steps together.
+fn result_of(first: Option<Changed>, changed: Changed) -> KeyResult {
+    match first {
+        None => changed.into(),
+        Some(Changed::Removed) => KeyResult::Updated,
+        Some(Changed::Absent) => KeyResult::Inserted,
+        Some(Changed::Inserted) => KeyResult::Absent,
+        Some(_) => KeyResult::Removed,
+    }
+}
+
 /// Makes the requested change, or the next step of it.
 fn change_in_tx(worker: &mut Worker, client: usize) {
     let work = work(worker);
@@ -174,26 +221,13 @@ fn change_in_tx(worker: &mut Worker, client: usize) {
     let Some(pending) = pending(worker, client) else {
         return;
     };
+    let pending = *pending;
     let (key, request) = (key(pending.key), pending.request);
     let (Some(tx), Some(table)) = (pending.tx, table) else {
         return;
     };
-    let before = pending.in_two && pending.first.is_none();
-    let new = match request {
-        KeyRequest::Insert(new) | KeyRequest::Update(new) | KeyRequest::Upsert(new) => {
-            value(new, bytes)
-        }
-        KeyRequest::Get | KeyRequest::Remove => value(0, bytes),
-    };
-    let change = match request {
-        KeyRequest::Upsert(_) if before => Change::Remove,
-        KeyRequest::Remove if before => Change::Insert(&new),
-        KeyRequest::Upsert(_) if pending.in_two => Change::Insert(&new),
-        KeyRequest::Insert(_) => Change::Insert(&new),
-        KeyRequest::Update(_) => Change::Update(&new),
-        KeyRequest::Upsert(_) => Change::Upsert(&new),
-        KeyRequest::Get | KeyRequest::Remove => Change::Remove,
-    };
+    let new = new_value(request, bytes);
+    let change = step(&pending, &new);
     let changed = Cont::new(changed_in_tx, client);
     if let Err(error) = farm_kv::tx::change(worker, tx, table, &key, change, changed) {
         end(worker, client, Err(error));
@@ -229,12 +263,7 @@ fn changed_in_tx(worker: &mut Worker, client: usize, changed: Result<Changed, Tx
             pending.first = Some(changed);
             return change_in_tx(worker, client);
         }
-        (Ok(changed), None) => Ok(changed.into()),
-        // The result of both steps together.
-        (Ok(_), Some(Changed::Removed)) => Ok(KeyResult::Updated),
-        (Ok(_), Some(Changed::Absent)) => Ok(KeyResult::Inserted),
-        (Ok(_), Some(Changed::Inserted)) => Ok(KeyResult::Absent),
-        (Ok(_), Some(_)) => Ok(KeyResult::Removed),
+        (Ok(changed), first) => Ok(result_of(first, changed)),
         (Err(error), _) => Err(error),
     };
     commit(worker, client, result);
@@ -264,8 +293,18 @@ fn committed(worker: &mut Worker, client: usize, committed: Result<(), TxError>)
     let Some(pending) = pending(worker, client) else {
         return;
     };
-    let result = match committed.map_err(Stop::from) {
-        Ok(()) => Ok(pending.result.expect("the result is set before the commit")),
+    let result = pending.result;
+    let result = committed.map(|()| result.expect("the result is set before the commit"));
+    end_in_tx(worker, client, result);
+}
+
+/// Ends a try of an operation in a transaction, or begins the next one.
+fn end_in_tx(worker: &mut Worker, client: usize, result: Result<KeyResult, TxError>) {
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    let result = match result.map_err(Stop::from) {
+        Ok(result) => Ok(result),
         Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
             pending.attempt += 1;
             return again_soon(worker, client, ask);

@@ -8,13 +8,11 @@ use super::attempt::{Plan, got_of, known, note, plan, script, settle};
 use super::notes::{Got, Want};
 use super::running::{Shipped, Stop};
 use super::script::Script;
-
-/// One of this many transactions runs as a task.
-const ONE_IN: u64 = 3;
+use super::state::work;
 
 /// Returns whether the tries of a transaction run as tasks.
-pub(super) fn runs(shipped: &Shipped) -> bool {
-    shipped.seed.is_multiple_of(ONE_IN)
+pub(super) fn runs(worker: &mut Worker, shipped: &Shipped) -> bool {
+    shipped.seed % 100 < u64::from(work(worker).spec.tasks)
 }
 
 /// Called with the outcome of a try.

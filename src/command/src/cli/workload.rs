@@ -47,6 +47,11 @@ pub(crate) struct WorkloadArgs {
     #[arg(long, value_name = "N", default_value = "200", value_parser = clap::value_parser!(u32).range(40..=65536))]
     pub(crate) payload_bytes: u32,
 
+    /// Percentage of operations that run as tasks, that is as async functions; the others run by continuations. 0 by
+    /// default for append, and 100 for the other workloads, except operations on the graph outside of transactions.
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(0..=100))]
+    pub(crate) tasks: Option<u32>,
+
     /// Seed of every random choice; the schedule of threads does not depend on it, so runs are not repeatable.
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) seed: u64,

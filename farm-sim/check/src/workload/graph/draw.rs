@@ -71,7 +71,7 @@ fn drawn(worker: &mut Worker, client: usize) -> (Via, Vec<GraphRequest>) {
     if draw.rng.random_ratio(1, 8) {
         steps.extend(draw.new_neighbour());
     }
-    let via = match draw.rng.random_ratio(1, 3) {
+    let via = match draw.percent(draw.spec.tasks) {
         true => Via::Task,
         false => Via::Tx,
     };
