@@ -2,10 +2,12 @@
 
 mod edges;
 mod graph;
+mod judged;
 mod linkbench;
 mod oltp;
 mod taobench;
 mod took;
+mod ycsb;
 
 use std::io::{BufRead, Write};
 use std::process::ExitCode;
@@ -16,13 +18,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use farm::status::StatusServer;
-use farm_bench::closed_loop::{Bounds, Ran};
+use farm_bench::closed_loop::Ran;
 use farm_bench::load::{self, Name, Pairs};
-use farm_bench::properties::Properties;
-use farm_bench::ycsb::driver::{self, Common, Run};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
-use farm_bench::ycsb::report::{Counters, MachineReport, TableFacts};
-use farm_bench::ycsb::spec::WorkloadSpec;
 use farm_check::workload;
 use farm_core::config::Config;
 use farm_core::config::host::{check_machine_memory, probe};
@@ -30,12 +28,11 @@ use farm_core::fabric::{ConnectError, Departure, Patience};
 use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::{Cont, Worker};
-use farm_kv::ops::OwnShards;
 use farm_kv::{KvError, TableId, TableSpec};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::interrupts;
-use super::protocol::{News, Order, WorkloadOrder};
+use super::protocol::{News, Order};
 use crate::Usage;
 use crate::cli::NodeArgs;
 
@@ -451,33 +448,6 @@ impl<'a> Driven<'a> {
         opened.context("cannot open the table: the machine has no workers")
     }
 
-    /// Returns for each worker the table, and the number that identifies the worker as the writer of values.
-    fn commons(&self) -> anyhow::Result<Vec<Common>> {
-        let table = self.table;
-        let (table, spec) = table.context(
-            "cannot run a workload: the launcher must first order this node to open a table",
-        )?;
-        let common = |worker| Common {
-            table,
-            value_bytes: spec.value_bytes,
-            writer: (self.span.first + worker) as u16,
-        };
-        Ok((0..self.span.local).map(common).collect())
-    }
-
-    fn load(&mut self, order: &WorkloadOrder) -> anyhow::Result<()> {
-        let workload = ycsb_workload(order)?;
-        let WorkerSpan { first, total, .. } = self.span;
-        let commons = self.commons()?;
-        self.loaded = self.load_pairs(|worker| {
-            let numbers = workload.load_range(first + worker as u64, total);
-            driver::records(commons[worker].clone(), numbers)
-        })?;
-        let tracker = InsertTracker::new(workload.record_count, self.span);
-        self.tracker = Some(Arc::new(tracker));
-        Ok(())
-    }
-
     /// Inserts the pairs of each worker, and sends the launcher the progress and the result. Returns the number of pairs,
     /// and the seconds of the slowest worker.
     fn load_pairs<N: Name>(&self, pairs: impl Fn(usize) -> Pairs<N>) -> anyhow::Result<(u64, f64)> {
@@ -502,68 +472,6 @@ impl<'a> Driven<'a> {
         Ok((records, seconds))
     }
 
-    fn run(&mut self, order: Order) -> anyhow::Result<()> {
-        let Order::Run {
-            workload: order,
-            warmup_s,
-            duration_s,
-            operations,
-            target_per_s,
-            threads,
-            seed,
-            verify,
-            sampled_1_in,
-        } = order
-        else {
-            bail!("internal error: `Driven::run` was called with another order than `Order::Run`");
-        };
-        let spec = ycsb_workload(&order)?;
-        let tracker = self.tracker.clone();
-        let tracker = tracker.context(
-            "cannot run a workload: the launcher must first order this node to load the records",
-        )?;
-        let WorkerSpan { first, total, .. } = self.span;
-        let bounds = Bounds {
-            warmup: Duration::from_secs_f64(warmup_s),
-            duration: duration_s.map(Duration::from_secs_f64),
-            operations,
-            target_per_s,
-            threads,
-        };
-        let commons = self.commons()?;
-        let workers = self.on_all(
-            |worker, machine, answer: Sender<Ran<Counters>>| {
-                let run = Run {
-                    spec: spec.clone(),
-                    tracker: Arc::clone(&tracker),
-                    local_worker: worker as u64,
-                    seed,
-                    extent: bounds.share(first + worker as u64, total, self.in_flight()),
-                    verify,
-                    sampled_1_in,
-                };
-                let common = commons[worker].clone();
-                let done = Box::new(move |ran| drop(answer.send(ran)));
-                machine.submit(worker, move |worker| {
-                    driver::run(worker, common, run, done);
-                })
-            },
-            || {},
-        )?;
-        for why in workers.iter().filter_map(|ran| ran.failure.as_ref()) {
-            tracing::error!("machine {}: {why}", self.id);
-        }
-        let report = MachineReport {
-            machine: self.id.to_string(),
-            load_s: self.loaded.1,
-            loaded: self.loaded.0,
-            tables: self.facts()?,
-            workers,
-        };
-        send_news(&News::Ran(Box::new(report)));
-        Ok(())
-    }
-
     /// Returns the number of operations that each worker keeps in flight, unless the order of a run sets another.
     fn in_flight(&self) -> usize {
         self.config.worker.operations_in_flight as usize
@@ -581,124 +489,4 @@ impl<'a> Driven<'a> {
         )?;
         Ok(())
     }
-
-    /// Switches on a deliberate bug on every worker.
-    fn mutant(&self, name: &str) -> anyhow::Result<()> {
-        let mutants = crate::sim::mutants_called(name)?;
-        let mutant = mutants.first();
-        let mutant =
-            *mutant.with_context(|| format!("no deliberate bug has {name:?} in its name"))?;
-        self.on_all(
-            |worker, machine, answer: Sender<()>| {
-                machine.submit(worker, move |_| {
-                    mutant.switch_on();
-                    _ = answer.send(());
-                })
-            },
-            || {},
-        )?;
-        Ok(())
-    }
-
-    /// Returns an error if the handlers of judged workloads are not attached.
-    fn check_judged(&self) -> anyhow::Result<()> {
-        match self.judged {
-            true => Ok(()),
-            false => bail!(
-                "the launcher ordered a judged workload, but this node was started without --judged"
-            ),
-        }
-    }
-
-    fn work(&self, spec: &workload::Spec) -> anyhow::Result<()> {
-        self.check_judged()?;
-        self.on_all(
-            |worker, machine, answer: Sender<()>| {
-                let spec = spec.clone();
-                let done = Box::new(move |_: &mut Worker| _ = answer.send(()));
-                machine.submit(worker, move |worker| workload::start(worker, spec, done))
-            },
-            || {},
-        )?;
-        send_news(&News::Worked);
-        Ok(())
-    }
-
-    /// Sends the records and the final state of every worker. Repeats the collection until the workers have received
-    /// all freed objects that they own, but for at most [`SETTLE`].
-    fn send_work(&self) -> anyhow::Result<()> {
-        self.check_judged()?;
-        type Collected = (workload::Log, Result<workload::FinalState, String>);
-        let until = std::time::Instant::now() + SETTLE;
-        let mut logs = Vec::new();
-        let finished = loop {
-            let collected = self.on_all(
-                |worker, machine, answer: Sender<Collected>| {
-                    machine.submit(worker, move |worker| {
-                        let collected = (workload::take_log(worker), workload::finish(worker));
-                        // Fails if the node no longer waits, because the machine is stopping.
-                        _ = answer.send(collected);
-                    })
-                },
-                || {},
-            )?;
-            let (more, finished): (Vec<_>, Vec<_>) = collected.into_iter().unzip();
-            logs.extend(more);
-            let finished: Result<Vec<_>, String> = finished.into_iter().collect();
-            match finished {
-                Ok(all) if is_settled(&all) => break all,
-                Ok(all) if std::time::Instant::now() > until => break all,
-                Err(why) if std::time::Instant::now() > until => bail!("WRONG, {why}"),
-                _ => std::thread::sleep(LOOK),
-            }
-        };
-        send_news(&News::Work {
-            logs,
-            finished: workload::FinalState::all(finished),
-        });
-        Ok(())
-    }
-
-    fn facts(&self) -> anyhow::Result<TableFacts> {
-        let table = self.table;
-        let (table, spec) = table.context(
-            "cannot describe the table: the launcher must first order this node to open a table",
-        )?;
-        let all = self.on_all(
-            |worker, machine, answer: Sender<Result<OwnShards, KvError>>| {
-                machine.submit(worker, move |worker| {
-                    _ = answer.send(farm_kv::ops::own_shards(worker, table))
-                })
-            },
-            || {},
-        )?;
-        let pair_bytes = (farm_kv::KEY_BYTES + spec.value_bytes) as u64;
-        let mut facts = TableFacts::default();
-        for own in all {
-            let own = own?;
-            facts.pairs += own.pairs;
-            facts.slots += own.slots;
-            facts.pair_bytes += own.pairs * pair_bytes;
-            facts.table_bytes += own.bytes;
-        }
-        Ok(facts)
-    }
-}
-
-/// Returns whether the allocators have received all freed objects: the number of allocated slots is that of objects.
-fn is_settled(finished: &[workload::FinalState]) -> bool {
-    let taken: u64 = finished.iter().map(|one| one.taken).sum();
-    let live: u64 = finished.iter().map(|one| one.live).sum();
-    taken == live
-}
-
-/// Parses the workload of an order.
-fn ycsb_workload(order: &WorkloadOrder) -> anyhow::Result<WorkloadSpec> {
-    let mut properties = Properties::new("-p");
-    for (key, value) in &order.properties {
-        properties.set_override(&format!("{key}={value}"))?;
-    }
-    let mut spec = WorkloadSpec::from_properties(&order.name, &properties)?.spec;
-    spec.value_bytes = order.value_bytes;
-    Ok(spec)
 }

@@ -1,0 +1,96 @@
+//! Judged workloads, executed by a driven node.
+
+use std::sync::mpsc::Sender;
+
+use anyhow::{Context, bail};
+use farm_check::workload;
+use farm_core::worker::Worker;
+
+use super::{Driven, LOOK, SETTLE, send_news};
+use crate::cluster::protocol::News;
+
+impl Driven<'_> {
+    /// Switches on a deliberate bug on every worker.
+    pub(super) fn mutant(&self, name: &str) -> anyhow::Result<()> {
+        let mutants = crate::sim::mutants_called(name)?;
+        let mutant = mutants.first();
+        let mutant =
+            *mutant.with_context(|| format!("no deliberate bug has {name:?} in its name"))?;
+        self.on_all(
+            |worker, machine, answer: Sender<()>| {
+                machine.submit(worker, move |_| {
+                    mutant.switch_on();
+                    _ = answer.send(());
+                })
+            },
+            || {},
+        )?;
+        Ok(())
+    }
+
+    /// Returns an error if the handlers of judged workloads are not attached.
+    pub(super) fn check_judged(&self) -> anyhow::Result<()> {
+        match self.judged {
+            true => Ok(()),
+            false => bail!(
+                "the launcher ordered a judged workload, but this node was started without --judged"
+            ),
+        }
+    }
+
+    pub(super) fn work(&self, spec: &workload::Spec) -> anyhow::Result<()> {
+        self.check_judged()?;
+        self.on_all(
+            |worker, machine, answer: Sender<()>| {
+                let spec = spec.clone();
+                let done = Box::new(move |_: &mut Worker| _ = answer.send(()));
+                machine.submit(worker, move |worker| workload::start(worker, spec, done))
+            },
+            || {},
+        )?;
+        send_news(&News::Worked);
+        Ok(())
+    }
+
+    /// Sends the records and the final state of every worker. Repeats the collection until the workers have received
+    /// all freed objects that they own, but for at most [`SETTLE`].
+    pub(super) fn send_work(&self) -> anyhow::Result<()> {
+        self.check_judged()?;
+        type Collected = (workload::Log, Result<workload::FinalState, String>);
+        let until = std::time::Instant::now() + SETTLE;
+        let mut logs = Vec::new();
+        let finished = loop {
+            let collected = self.on_all(
+                |worker, machine, answer: Sender<Collected>| {
+                    machine.submit(worker, move |worker| {
+                        let collected = (workload::take_log(worker), workload::finish(worker));
+                        // Fails if the node no longer waits, because the machine is stopping.
+                        _ = answer.send(collected);
+                    })
+                },
+                || {},
+            )?;
+            let (more, finished): (Vec<_>, Vec<_>) = collected.into_iter().unzip();
+            logs.extend(more);
+            let finished: Result<Vec<_>, String> = finished.into_iter().collect();
+            match finished {
+                Ok(all) if is_settled(&all) => break all,
+                Ok(all) if std::time::Instant::now() > until => break all,
+                Err(why) if std::time::Instant::now() > until => bail!("WRONG, {why}"),
+                _ => std::thread::sleep(LOOK),
+            }
+        };
+        send_news(&News::Work {
+            logs,
+            finished: workload::FinalState::all(finished),
+        });
+        Ok(())
+    }
+}
+
+/// Returns whether the allocators have received all freed objects: the number of allocated slots is that of objects.
+fn is_settled(finished: &[workload::FinalState]) -> bool {
+    let taken: u64 = finished.iter().map(|one| one.taken).sum();
+    let live: u64 = finished.iter().map(|one| one.live).sum();
+    taken == live
+}
