@@ -144,7 +144,8 @@ impl Site for &Handle {
         keys: &[K],
         values: &mut [Option<V>],
     ) -> Result<Vec<usize>, TxError> {
-        let here = self.at_once(|worker| get_many(worker, table, keys, values));
+        let key = |index: usize| keys[index].to_bytes();
+        let here = self.at_once(|worker| get_many(worker, table, keys.len(), key, values));
         if let Some(done) = here {
             let (left, enough) = done?;
             if enough {
@@ -153,9 +154,11 @@ impl Site for &Handle {
             return Ok(left);
         }
         // Another thread: the worker cannot borrow its keys and values.
-        let (keys, mut found) = (keys.to_vec(), vec![None; keys.len()]);
+        let keys: Vec<K::Bytes> = keys.iter().map(|key| key.to_bytes()).collect();
+        let mut found = vec![None; keys.len()];
         let work = move |worker: &mut Worker| {
-            let (left, _) = get_many(worker, table, &keys, &mut found)?;
+            let key = |index: usize| &keys[index];
+            let (left, _) = get_many(worker, table, keys.len(), key, &mut found)?;
             Ok::<_, TxError>((found, left))
         };
         let (found, left) = self.with_worker(work).await??;
@@ -302,18 +305,18 @@ async fn look_up_again(
 /// Looks up keys on their worker as far as that is possible without waiting. Returns the indexes of the others, and whether
 /// other work should run.
 #[inline]
-fn get_many<K: Key, V: Value>(
+fn get_many<B: AsRef<[u8]>, V: Value>(
     worker: &mut Worker,
     table: TableId,
-    keys: &[K],
+    count: usize,
+    key: impl Fn(usize) -> B,
     values: &mut [Option<V>],
 ) -> Result<(Vec<usize>, bool), TxError> {
     let mut left = Vec::new();
-    let key = |index: usize| keys[index].to_bytes();
     let found = |index: usize, value: Option<&[u8]>| {
         values[index] = value.map(bytemuck::pod_read_unaligned);
     };
-    let enough = farm_kv::get_many(worker, table, keys.len(), key, found, &mut left)?;
+    let enough = farm_kv::get_many(worker, table, count, key, found, &mut left)?;
     Ok((left, enough))
 }
 
@@ -341,8 +344,10 @@ pub(crate) async fn look_up_many<K: Key, V: Value>(
                 let found = look_up(site, table, keys[index].to_bytes(), store).await?;
                 Ok::<_, Error>((index, found.then_some(value)))
             };
-            let all = futures_util::future::try_join_all(left.into_iter().map(single));
-            for (index, value) in all.await? {
+            // All are awaited: a transaction ends if one of its calls is dropped.
+            let all = futures_util::future::join_all(left.into_iter().map(single));
+            for found in all.await {
+                let (index, value) = found?;
                 values[index] = value;
             }
         }

@@ -2,11 +2,12 @@
 
 use std::future::Future;
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use farm_core::config::Config;
+use farm_core::fabric::Patience;
 use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, start_all};
 use farm_graph::Schema;
@@ -20,7 +21,7 @@ use crate::graph::{self, Graph};
 use crate::key::Key;
 use crate::layers;
 use crate::sequence::Sequence;
-use crate::signals::Signals;
+use crate::signals::{self, Signals};
 use crate::status::StatusServer;
 use crate::table::{Table, Value};
 
@@ -40,7 +41,7 @@ pub struct Cluster {
     /// Answer `farm status`. Dropped before the machines stop.
     status: Vec<StatusServer>,
     /// Stops the machines when the process ends by a signal.
-    _signals: Option<Signals>,
+    signals: Option<Signals>,
 }
 
 impl std::fmt::Debug for Cluster {
@@ -97,7 +98,10 @@ impl Cluster {
     }
 
     /// Describes one machine, of the cluster of a configuration in a file, that runs in this process. The others run
-    /// elsewhere: in other programs, or as `farm node`.
+    /// elsewhere: in other programs, or as `farm node`. They wait for each other: for 30 s here, and 60 s in `farm node`.
+    ///
+    /// When the machine stops, the others stop, because its memory is gone; unless it has none (`memory_bytes = 0` in its
+    /// section): then they continue. A machine that has left cannot join again until the others are restarted.
     pub fn join(path: impl AsRef<Path>, machine: MachineId) -> Starting {
         Starting::new(load(path.as_ref()), Own::One(machine))
     }
@@ -220,7 +224,16 @@ impl Cluster {
     /// [`Kind::Stopped`]: the first machine's reason.
     pub fn stop(mut self) -> Result<()> {
         self.status.clear();
-        stop(&self.machines)
+        let stopped = stop(&self.machines);
+        self.wait_for_signal();
+        stopped
+    }
+
+    /// If a signal has stopped the machines, waits until it has ended the process.
+    fn wait_for_signal(&self) {
+        if self.signals.is_some() {
+            signals::wait_if_ending();
+        }
     }
 }
 
@@ -237,13 +250,14 @@ async fn open(farms: &[Farm], name: &str, spec: TableSpec) -> Result<()> {
     opened.map(drop).map_err(during)
 }
 
+/// Stops the machines. If another thread stops them already, waits for it.
 fn stop(machines: &Mutex<Vec<Machine>>) -> Result<()> {
-    let machines = std::mem::take(&mut *machines.lock().unwrap_or_else(PoisonError::into_inner));
+    let mut machines = machines.lock().unwrap_or_else(PoisonError::into_inner);
     // All of them stop before the first is waited for, so that none reports the loss of another.
-    for machine in &machines {
+    for machine in &*machines {
         machine.begin_stop();
     }
-    let stopped = machines.into_iter().map(Machine::stop);
+    let stopped = machines.drain(..).map(Machine::stop);
     // Each is waited for, whatever the others report.
     let stopped: Vec<_> = stopped.collect();
     stopped
@@ -258,6 +272,7 @@ impl Drop for Cluster {
         if let Err(error) = stop(&self.machines) {
             tracing::warn!(%error, "a machine of the cluster had failed");
         }
+        self.wait_for_signal();
     }
 }
 
@@ -303,25 +318,48 @@ impl Starting {
     /// device is missing, or the other machines did not appear.
     pub fn start(self) -> Result<Cluster> {
         let config = self.config?;
-        let machines = match self.own {
-            Own::All => start_all(&config, &layers())?,
-            Own::One(id) => vec![Machine::start(&config, id, layers(), PATIENCE)?],
+        // The lock is held until the machines run, so that a signal waits for that, or for the end of the attempt.
+        let running = Arc::new(Mutex::new(Vec::new()));
+        let cancelled = Arc::new(AtomicBool::new(false));
+        let (stopped, cancel) = (Arc::clone(&running), Arc::clone(&cancelled));
+        let mut machines = running.lock().unwrap_or_else(PoisonError::into_inner);
+        let watch = || {
+            Signals::watch(move || {
+                cancel.store(true, Ordering::Relaxed);
+                _ = stop(&stopped);
+            })
         };
+        let signals = self.handles_signals.then(watch);
+        let patience = Patience {
+            most: PATIENCE,
+            cancelled: Some(&cancelled),
+        };
+        let started = match self.own {
+            Own::All => start_all(&config, &layers()),
+            Own::One(id) => Machine::start(&config, id, layers(), patience).map(|one| vec![one]),
+        };
+        match started {
+            Ok(started) => *machines = started,
+            Err(error) => {
+                drop(machines);
+                if signals.is_some() {
+                    signals::wait_if_ending();
+                }
+                return Err(error.into());
+            }
+        }
         let farms = machines.iter().map(Farm::of);
         let farms = farms.collect::<Result<Vec<Farm>>>()?;
         let status = machines.iter();
         let status = status.filter_map(|machine| StatusServer::start_or_warn(&config, machine));
         let status = status.collect();
-        let machines = Arc::new(Mutex::new(machines));
-        let stopped = Arc::clone(&machines);
-        let watch = || Signals::watch(move || _ = stop(&stopped));
-        let signals = self.handles_signals.then(watch);
+        drop(machines);
         Ok(Cluster {
             config,
-            machines,
+            machines: running,
             farms,
             status,
-            _signals: signals,
+            signals,
         })
     }
 }

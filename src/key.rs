@@ -42,7 +42,7 @@ pub trait Key: Copy + Send + Sync + 'static {
     const BYTES: usize;
     /// The encoded key.
     type Bytes: AsRef<[u8]> + Clone + Send + Sync + 'static;
-    /// Encodes the key in [`Key::BYTES`] bytes.
+    /// Encodes the key in [`Key::BYTES`] bytes. It must not panic: within a task, the worker calls it.
     fn to_bytes(self) -> Self::Bytes;
     /// Decodes a key.
     ///

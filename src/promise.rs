@@ -60,9 +60,20 @@ impl<T> Promise<T> {
     /// # Panics
     /// If the state that was kept has another size.
     pub fn kept<S: Pod>(self, worker: &mut Worker) -> S {
-        with_answer(worker, self.slot, |answer| {
-            bytemuck::pod_read_unaligned(&answer.bytes)
-        })
+        // Copied first: a panic must not happen while the answer is borrowed from the queue.
+        let mut state = S::zeroed();
+        let found = with_answer(worker, self.slot, |answer| {
+            if answer.bytes.len() == size_of::<S>() {
+                bytemuck::bytes_of_mut(&mut state).copy_from_slice(&answer.bytes);
+            }
+            answer.bytes.len()
+        });
+        let wanted = size_of::<S>();
+        assert!(
+            found == wanted,
+            "the promise keeps a state of {found} bytes, and was asked for one of {wanted}"
+        );
+        state
     }
 }
 

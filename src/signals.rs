@@ -37,17 +37,49 @@ impl Drop for Signals {
     }
 }
 
-/// Starts the thread that waits for signals, for as long as the process runs.
+/// Held from the time when a signal has been received until the process ends.
+static ENDING: Mutex<()> = Mutex::new(());
+
+/// If a signal is ending the process, waits for that: the process ends by the signal, and not by what happens to code whose
+/// machines have stopped. Otherwise returns at once.
+pub(crate) fn wait_if_ending() {
+    drop(ENDING.lock());
+}
+
+/// Returns whether the process ignores a signal, as one does that was started by `nohup`.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let ignored = lines.find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.unwrap_or_default() >> (signal - 1) & 1 == 1
+}
+
+/// Starts the thread that waits for signals, for as long as the process runs. The first signal calls the functions in
+/// another thread; a second one ends the process at once.
 fn start() -> std::io::Result<()> {
-    let mut received = Received::new([SIGHUP, SIGINT, SIGTERM])?;
+    let signals = [SIGHUP, SIGINT, SIGTERM];
+    let mut received = Received::new(signals.iter().filter(|signal| !is_ignored(**signal)))?;
     let wait = move || {
-        if let Some(signal) = received.forever().next() {
+        let mut received = received.forever();
+        let Some(signal) = received.next() else {
+            return;
+        };
+        let ending = ENDING.lock();
+        let ended = std::thread::Builder::new().name("farm-end".into());
+        let ended = ended.spawn(move || {
             let ends = std::mem::take(&mut *ENDS.lock().unwrap_or_else(PoisonError::into_inner));
             for (_, end) in ends {
                 end();
             }
             let _ = signal_hook::low_level::emulate_default_handler(signal);
+        });
+        if ended.is_ok()
+            && let Some(again) = received.next()
+        {
+            let _ = signal_hook::low_level::emulate_default_handler(again);
         }
+        drop(ending);
     };
     let thread = std::thread::Builder::new().name("farm-signals".into());
     thread.spawn(wait)?;

@@ -13,7 +13,8 @@ use crate::error::{Error, Kind, Result};
 use crate::key::Key;
 
 /// A value of a table: any type of fixed size whose bytes are plain, which `#[derive(Clone, Copy, Pod, Zeroable)]` with
-/// `#[repr(C)]` checks.
+/// `#[repr(C)]` checks. The futures of a call contain several copies of a value: box the futures of values of many KiB, or the
+/// stack may be too small.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a value of a table",
     note = "values have a fixed size and plain bytes: use `#[derive(Clone, Copy, Pod, Zeroable)]` and `#[repr(C)]`; values \

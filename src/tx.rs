@@ -47,7 +47,8 @@ impl<'f> Tx<'f> {
 /// # Ok::<_, Error>(())
 /// ```
 impl Tx<'_> {
-    /// Allocates an object with this value.
+    /// Allocates an object with this value. The futures of a call contain several copies of the value: for values of many
+    /// KiB, use [`Tx::raw`], whose calls take slices.
     ///
     /// # Errors
     /// [`Kind::Full`](crate::Kind::Full), [`Kind::TooLarge`](crate::Kind::TooLarge).

@@ -236,3 +236,57 @@ fn a_table_that_cannot_be_opened_leaves_its_name_free() -> farm::Result<()> {
     })?;
     cluster.stop()
 }
+
+/// A lookup of many keys in a transaction meets conflicts, and is repeated. Once, the calls that were dropped after the first
+/// conflict ended the transaction for good.
+#[test]
+fn many_lookups_in_a_transaction_are_repeated_after_conflicts() -> farm::Result<()> {
+    let cluster = Cluster::local(2).start()?;
+    let table: Table<u64, i64> = cluster.create_table("accounts", 100)?;
+    let keys: Vec<u64> = (0..20).collect();
+    let keys = &keys;
+    cluster.block_on(async |farm| {
+        for key in 0..20 {
+            table.insert(&farm, key, 10).await?;
+        }
+        let transfers = async |farm: &Farm, task: u64| {
+            for n in 0..150 {
+                let (from, to) = ((n * 7 + task) % 20, (n * 3 + task + 1) % 20);
+                farm.transact(async |tx| {
+                    let left = table.get_or_default(tx, from).await? - 1;
+                    table.put(tx, from, left).await?;
+                    let right = table.get_or_default(tx, to).await? + 1;
+                    table.put(tx, to, right).await
+                })
+                .await?;
+            }
+            Ok::<_, Error>(())
+        };
+        let sums = async |farm: &Farm, joined: bool| {
+            for _ in 0..60 {
+                let sum = farm.transact(async |tx| {
+                    let all = match joined {
+                        // The first conflict ends all of the others.
+                        true => {
+                            let lookups = keys.iter().map(|key| table.get(tx, *key));
+                            futures_util::future::try_join_all(lookups).await?
+                        }
+                        false => table.get_many(tx, keys).await?,
+                    };
+                    Ok(all.into_iter().flatten().sum::<i64>())
+                });
+                assert_eq!(sum.await?, 200);
+            }
+            Ok::<_, Error>(())
+        };
+        let (one, other) = (&cluster.farms()[0], &cluster.farms()[1]);
+        let tasks = (0..6).map(|task| transfers(if task % 2 == 0 { one } else { other }, task));
+        let all = futures_util::future::try_join_all(tasks);
+        let (transfers, many, joined) =
+            futures_util::future::join3(all, sums(one, false), sums(other, true)).await;
+        transfers?;
+        many?;
+        joined
+    })?;
+    cluster.stop()
+}

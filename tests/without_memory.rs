@@ -108,6 +108,23 @@ fn a_machine_without_memory_runs_everything_and_stores_nothing() {
             Ok::<_, Error>(())
         })
         .unwrap();
+    // It is open only on the machines of the program that has opened it.
+    first.block_on(async |farm| {
+        let error = graph.obj_find(&farm, 1).await.unwrap_err();
+        assert!(
+            error.to_string().contains("not open on worker m1.w0"),
+            "{error}"
+        );
+        let within = farm.transact(async |tx| graph.obj_find(tx, 1).await);
+        assert_eq!(within.await.unwrap_err().kind(), Kind::Invalid);
+        assert_eq!(pairs.len(&farm).await.unwrap(), 500);
+    });
+    let same = first.graph("social").unwrap();
+    assert!(
+        first
+            .block_on(async |farm| same.obj_find(&farm, 1).await)
+            .is_ok()
+    );
     assert_eq!(region_bytes(last), 0);
     assert!(region_bytes(first) > 0);
     clusters.into_iter().for_each(|one| one.stop().unwrap());

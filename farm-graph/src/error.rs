@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use farm_core::ids::WorkerRef;
 use farm_kv::KvError;
 use farm_txn::TxError;
 
@@ -17,6 +18,9 @@ pub enum GraphError {
     /// The graph cannot be stored in this way.
     #[error("invalid graph: {0}")]
     Spec(String),
+    /// The graph is not open on the worker of the operation.
+    #[error("the graph is not open on worker {0}: open it through that machine before")]
+    NotOpen(WorkerRef),
     /// The node does not exist.
     #[error("the node does not exist: it was deleted, or never added")]
     NoNode,

@@ -14,6 +14,7 @@ use crate::batch::{Encoded, FoundAll, Read, Results};
 use crate::ids::Place;
 use crate::op::{Count, NewNode, Node};
 use crate::pending::{AssocsCont, FoundAssocs, FoundNode, NodeCont};
+use crate::state::Graph;
 use crate::tx::{Deletion, Range};
 use crate::{Assoc, GraphError, NodeData, Put, TimeBounds};
 
@@ -115,8 +116,22 @@ async fn call<T: 'static>(
     begin: impl FnOnce(&mut Worker, TxHandle, SlotOf<T>) + Send + 'static,
 ) -> Result<T, TxError> {
     let handle = tx.handle();
-    let start = move |worker: &mut Worker, slot| begin(worker, handle, SlotOf(slot, PhantomData));
+    let start = move |worker: &mut Worker, slot| {
+        if is_open(worker, slot) {
+            begin(worker, handle, SlotOf(slot, PhantomData));
+        }
+    };
     tx.call(start, Answer::take_value).await
+}
+
+/// Returns whether the graph is open on the worker; otherwise the call fails.
+fn is_open(worker: &mut Worker, slot: Slot) -> bool {
+    let is_open = worker.layer::<Graph>().is_some();
+    if !is_open {
+        let error = GraphError::NotOpen(worker.me());
+        answer(worker, slot, |answer| answer.fail(error.into()));
+    }
+    is_open
 }
 
 /// Answers a call with a result.

@@ -66,10 +66,28 @@ pub fn check_memory(config: &Config, spec: &TableSpec) -> Result<(), KvError> {
     let layout = Layout::new(spec.neighbourhood, spec.key_bytes, spec.value_bytes)?;
     let needed = bytes_of_shard(spec, &layout).saturating_mul(spec.shards.into());
     let most = config.total_memory();
-    match needed > most {
-        true => Err(KvError::TooLarge { needed, most }),
-        false => Ok(()),
+    if needed > most {
+        return Err(KvError::TooLarge { needed, most });
     }
+    // Each machine has about its share of the shards: see `owners`.
+    let workers = config.storing_machines();
+    let workers: u64 = workers.map(|machine| u64::from(machine.workers)).sum();
+    for machine in config.storing_machines() {
+        let shards = u64::from(spec.shards) * u64::from(machine.workers) / workers;
+        let needed = bytes_of_shard(spec, &layout).saturating_mul(shards);
+        let most = config.memory_of(machine.id);
+        if needed > most {
+            return Err(KvError::Spec(format!(
+                "machine {} stores {shards} of the table's {} shards, which need {}, and has {}; raise its memory_bytes, or \
+                 give it fewer workers",
+                machine.id,
+                spec.shards,
+                rounded_size(needed),
+                rounded_size(most)
+            )));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -92,6 +110,18 @@ mod tests {
         assert!(large.shards > 6 && large.shards.is_multiple_of(6));
         assert!(u64::from(large.buckets + 1) * layout.bucket_bytes() as u64 <= 63 << 20);
         assert!(large.slots() as f64 >= 1_500_000.0);
+    }
+
+    #[test]
+    fn each_machine_must_have_memory_for_its_share() {
+        let mut config = config();
+        config.machines[1].memory_bytes = Some(64 << 20);
+        let spec = spec_for(&config, 1, (8, 1000), 500_000).unwrap();
+        let error = check_memory(&config, &spec).unwrap_err().to_string();
+        assert!(error.contains("machine m2 stores"), "{error}");
+        config.machines[1].memory_bytes = Some(0);
+        let spec = spec_for(&config, 1, (8, 1000), 500_000).unwrap();
+        assert_eq!(check_memory(&config, &spec), Ok(()));
     }
 
     #[test]

@@ -263,6 +263,16 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
     act(worker, key, remedy, error);
 }
 
+/// As [`fail`], for a try whose transaction was aborted already. An error that rests on reads is reported, because these can no
+/// longer be validated.
+pub(crate) fn fail_aborted(worker: &mut Worker, key: usize, error: TxError) {
+    let now = worker.now();
+    let layer = transactions(worker);
+    let (run, patience) = (&mut layer.runs[key], layer.patience);
+    let remedy = run.state.of_body(&error, now, patience);
+    act(worker, key, remedy, error);
+}
+
 /// Ends a try with the error that [`fail`] received while the context of the transaction was in use.
 fn fail_later(worker: &mut Worker, tx: TxHandle, (): ()) {
     let key = run_of(worker, tx);

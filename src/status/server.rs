@@ -7,7 +7,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farm_core::config::Config;
 use farm_core::config::host::run_dir;
@@ -21,6 +21,8 @@ use crate::error::{Error, Kind, Result};
 /// Longest time that a caller may take to receive the status.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// Shortest time between two warnings about requests that were not answered.
+const WARN_EVERY: Duration = Duration::from_secs(10);
 /// Time until the next caller is accepted if the system refuses one, for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -98,6 +100,8 @@ impl Drop for StatusServer {
 }
 
 fn serve(listener: &UnixListener, collector: &Collector, ended: &AtomicBool) {
+    // Callers of other users must not fill the log.
+    let mut warned: Option<Instant> = None;
     for caller in listener.incoming() {
         if ended.load(Ordering::Acquire) {
             return;
@@ -114,7 +118,11 @@ fn serve(listener: &UnixListener, collector: &Collector, ended: &AtomicBool) {
             Ok(()) => {}
             // The machine has stopped; no later call has an answer.
             Err(error) if error.kind() == Kind::Stopped => return,
-            Err(error) => tracing::warn!(%error, "cannot answer a request for the status"),
+            Err(error) if warned.is_none_or(|last| last.elapsed() >= WARN_EVERY) => {
+                warned = Some(Instant::now());
+                tracing::warn!(%error, "cannot answer a request for the status");
+            }
+            Err(_) => {}
         }
     }
 }

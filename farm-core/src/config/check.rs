@@ -291,8 +291,18 @@ impl Check<'_> {
         }
         if !config.machines.is_empty() && config.storing_machines().next().is_none() {
             let what = "the size is 0 for every machine, so that nothing can be stored";
-            let advice = format!("write \"{}\"", exact_size(region));
-            self.report(ProblemKind::ImpossibleSize, &keys, what, advice);
+            let kind = ProblemKind::ImpossibleSize;
+            let of_machine = config.machines.iter().find(|it| it.memory_bytes.is_some());
+            match of_machine {
+                Some(machine) => {
+                    let key = "machine.memory_bytes";
+                    self.report_machine(kind, machine, key, what.to_owned(), "write \"auto\"");
+                }
+                None => {
+                    let advice = format!("write \"{}\"", exact_size(region));
+                    self.report(kind, &keys, what, advice);
+                }
+            }
         }
     }
 

@@ -77,12 +77,25 @@ fn machine_key(path: &str) -> Option<(&str, &'static Key<MachineConfig>)> {
 }
 
 fn unknown_path(sections: &Sections, place: Place, path: &str) -> Problem {
+    let machine_keys = MACHINE_KEYS.iter().map(|key| key.name());
+    let of_machines = machine_keys.filter(|name| *name != "id");
+    let of_machines: Vec<String> = of_machines
+        .map(|name| format!("machine.*.{name}"))
+        .collect();
     let paths = || {
-        let of_machines = ["machine.*.workers", "machine.*.cores"];
+        let of_machines = of_machines.iter().map(String::as_str);
         keys::all(sections).map(|key| key.path).chain(of_machines)
     };
+    // The number of a machine in the path must not make it look unlike the key.
+    let general = match path
+        .strip_prefix("machine.")
+        .and_then(|rest| rest.split_once('.'))
+    {
+        Some((_, name)) => format!("machine.*.{name}"),
+        None => path.to_owned(),
+    };
     let same_name = || keys::all(sections).find(|key| key.name() == path);
-    let near = nearest(path, paths()).or_else(|| same_name().map(|key| key.path));
+    let near = nearest(&general, paths()).or_else(|| same_name().map(|key| key.path));
     let (expected, advice) = match near {
         Some(near) => (
             "a key of the configuration".to_owned(),

@@ -32,6 +32,12 @@ pub enum Stop {
          because its memory is not replicated; start the cluster again"
     )]
     Lost(MachineId),
+    /// As [`Stop::Lost`], of a machine that stored nothing.
+    #[error(
+        "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
+         because objects that it had locked stay locked; start the cluster again"
+    )]
+    LostWithoutMemory(MachineId),
     /// The machine sent data that no correct machine sends.
     #[error("machine {machine} was cut off because {why}: the cluster stops")]
     Misbehaved {
@@ -82,6 +88,9 @@ impl Membership {
     pub fn departed(&mut self, machine: MachineId, how: Departure) -> Option<Stop> {
         match how {
             Departure::Left if !self.storing.contains(&machine) => None,
+            Departure::Lost if !self.storing.contains(&machine) => {
+                Some(Stop::LostWithoutMemory(machine))
+            }
             Departure::Left => Some(Stop::Left(machine)),
             Departure::Lost => Some(Stop::Lost(machine)),
         }
@@ -100,6 +109,7 @@ mod tests {
         assert_eq!(membership.departed(id(2), Departure::Left), None);
         let stop = membership.departed(id(2), Departure::Lost).unwrap();
         assert!(stop.to_string().contains("m2 is lost"), "{stop}");
+        assert!(stop.to_string().contains("stay locked"), "{stop}");
         assert_eq!(
             membership.departed(id(1), Departure::Left),
             Some(Stop::Left(id(1)))

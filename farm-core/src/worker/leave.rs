@@ -46,8 +46,8 @@ pub(super) enum Leaving {
     No,
     /// The worker finishes its operations, since this time.
     Finishing(Nanos),
-    /// This number of machines have not replied to the announcement.
-    Announcing(usize),
+    /// This number of machines have not replied to the announcement; the worker leaves since this time.
+    Announcing(usize, Nanos),
     Left,
 }
 
@@ -72,18 +72,21 @@ impl Worker {
                 }
                 self.leaving = Leaving::Finishing(now);
             }
-            Leaving::Finishing(since) => self.finish_operations(now.since(since)),
-            Leaving::Announcing(0) => {
+            Leaving::Finishing(since) => self.finish_operations(since, now.since(since)),
+            Leaving::Announcing(0, _) => {
                 self.leaving = Leaving::Left;
                 let workers = self.machines().iter();
                 let workers = workers.filter(|machine| machine.0 == self.me.machine);
                 self.control.worker_left(workers.map(|own| own.1).sum());
             }
-            Leaving::Announcing(_) | Leaving::Left => {}
+            Leaving::Announcing(left, since) if now.since(since) >= FINISH_PATIENCE => {
+                self.fail_to_leave(&format!("{left} machine(s) have not replied"));
+            }
+            Leaving::Announcing(..) | Leaving::Left => {}
         }
     }
 
-    fn finish_operations(&mut self, waited: Duration) {
+    fn finish_operations(&mut self, since: Nanos, waited: Duration) {
         let gives_up = waited >= REST_PATIENCE;
         if !gives_up && self.check_at_rest().is_err() {
             return;
@@ -97,21 +100,25 @@ impl Worker {
             unfinished = unfinished.or((hook.unfinished)(self));
         }
         match unfinished {
-            None => self.announce(),
-            Some(what) if waited >= FINISH_PATIENCE => self.control.fail(format!(
-                "machine {} cannot leave the cluster in order within {} s: {what}",
-                self.me.machine,
-                FINISH_PATIENCE.as_secs()
-            )),
+            None => self.announce(since),
+            Some(what) if waited >= FINISH_PATIENCE => self.fail_to_leave(&what),
             Some(_) => {}
         }
     }
 
-    fn announce(&mut self) {
+    fn fail_to_leave(&mut self, why: &str) {
+        self.control.fail(format!(
+            "machine {} cannot leave the cluster in order within {} s: {why}",
+            self.me.machine,
+            FINISH_PATIENCE.as_secs()
+        ));
+    }
+
+    fn announce(&mut self, since: Nanos) {
         let machines = self.machines().iter();
         let others = machines.map(|machine| machine.0);
         let others: Vec<MachineId> = others.filter(|other| *other != self.me.machine).collect();
-        self.leaving = Leaving::Announcing(others.len());
+        self.leaving = Leaving::Announcing(others.len(), since);
         for other in others {
             self.announce_to(other.get().into(), ());
         }
@@ -132,7 +139,7 @@ impl Worker {
 
     /// Handles the reply to an announcement, or the end of the other machine.
     fn announced(&mut self, _machine: u64, _reply: Result<&[u8], CallError>) {
-        if let Leaving::Announcing(left) = &mut self.leaving {
+        if let Leaving::Announcing(left, _) = &mut self.leaving {
             *left = left.saturating_sub(1);
         }
     }

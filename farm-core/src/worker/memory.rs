@@ -110,6 +110,9 @@ impl Worker {
     /// [`AddressError`] if another machine or no machine stores the address.
     #[inline]
     pub fn local_memory(&mut self, address: Address) -> Result<(&Memory, usize), AddressError> {
+        if address.is_null() {
+            return Err(AddressError::Nowhere(address));
+        }
         let region = address.region();
         let index = match self.regions.find(region) {
             Some(index) => index,

@@ -1,6 +1,7 @@
 //! The event loop, as one function.
 
 use super::Worker;
+use crate::ids::WorkerId;
 use crate::marks;
 use crate::membership::Stop;
 use crate::messaging::{CallError, MessageId, Request};
@@ -151,7 +152,13 @@ impl Worker {
         while let Some((machine, how)) = self.endpoint.take_broken() {
             marks::mark("worker: departure noticed");
             match self.membership.departed(machine, how) {
-                None => self.end_epochs_without(machine),
+                None => {
+                    // Each worker notices it; one of them reports it.
+                    if self.me.worker == WorkerId::FIRST {
+                        tracing::info!(%machine, "a machine without memory has left; the cluster continues");
+                    }
+                    self.end_epochs_without(machine);
+                }
                 Some(Stop::Left(_)) => {
                     self.control.stop();
                     self.abandon_epoch_change();

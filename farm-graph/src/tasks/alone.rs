@@ -7,7 +7,7 @@ use farm_core::worker::Worker;
 use farm_txn::tasks::Answer;
 use farm_txn::{Handle, TxError};
 
-use super::{OwnedAssoc, OwnedNode, SlotOf, assocs_copied, ended, node_copied};
+use super::{OwnedAssoc, OwnedNode, SlotOf, assocs_copied, ended, is_open, node_copied};
 use crate::ids::Place;
 use crate::op::{Count, NewNode, Node};
 use crate::tx::{Deletion, Range};
@@ -18,7 +18,11 @@ async fn call<T: 'static>(
     farm: &Handle,
     begin: impl FnOnce(&mut Worker, SlotOf<T>) + Send + 'static,
 ) -> Result<T, TxError> {
-    let start = move |worker: &mut Worker, slot| begin(worker, SlotOf(slot, PhantomData));
+    let start = move |worker: &mut Worker, slot| {
+        if is_open(worker, slot) {
+            begin(worker, SlotOf(slot, PhantomData));
+        }
+    };
     farm.call(start, Answer::take_value).await
 }
 
@@ -27,8 +31,11 @@ async fn call<T: 'static>(
 /// # Errors
 /// A [`crate::GraphError`], as a [`TxError`].
 pub async fn open(farm: &Handle, spec: GraphSpec) -> Result<(), TxError> {
-    let begin = move |worker: &mut Worker, slot| crate::open(worker, spec, ended(slot));
-    call(farm, begin).await
+    let begin = move |worker: &mut Worker, slot| {
+        let slot: SlotOf<()> = SlotOf(slot, PhantomData);
+        crate::open(worker, spec, ended(slot));
+    };
+    farm.call(begin, Answer::take_value).await
 }
 
 /// Adds a node: see [`crate::ops::obj_add`].

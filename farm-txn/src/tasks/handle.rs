@@ -229,7 +229,8 @@ impl Handle {
     /// If it writes objects that the outer transaction has read, the outer one fails in each try. A body must not wait
     /// for another task that awaits a `transact` on this worker: that transaction may wait in the queue until the body
     /// has ended. If a body drops a call before it completes, its transaction ends, and the result is
-    /// [`TxError::Ended`] instead of the body's error, because the reads can no longer be validated.
+    /// [`TxError::Ended`] instead of the body's error, because the reads can no longer be validated; unless a call has met a
+    /// conflict, as when the first error of several calls ends them all: then the body is called again.
     ///
     /// A body may wait for something outside of the cluster: after a short time, another transaction runs in its place.
     /// A transaction that is open for longer than `transactions.open_ms` of the configuration ends with

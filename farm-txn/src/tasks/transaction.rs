@@ -215,7 +215,8 @@ impl<'f> Transaction<'f> {
         self.look(object, <[u8]>::to_vec).await
     }
 
-    /// Returns what a function makes of the payload of an object.
+    /// Returns what a function makes of the payload of an object. The worker calls the function: if it panics, the machine
+    /// stops.
     ///
     /// # Errors
     /// As [`Transaction::payload`].
@@ -232,7 +233,7 @@ impl<'f> Transaction<'f> {
     }
 
     /// Changes the payload of an object, which the commit writes. The length of the payload is that of
-    /// [`Transaction::payload`].
+    /// [`Transaction::payload`]. The worker calls the function: if it panics, the machine stops.
     ///
     /// # Errors
     /// As [`Transaction::payload`].

@@ -102,6 +102,10 @@ pub(super) fn end(worker: &mut Worker, key: RunKey, failed: bool, slot: Slot) {
         };
     };
     match (ended, failed) {
+        // The body has dropped other calls because one of them met a conflict.
+        (Some(TxError::Ended), true) if conflict.is_some() => {
+            retry::fail_aborted(worker, retried, conflict.unwrap_or(TxError::Ended));
+        }
         (Some(error), _) => retry::end(worker, retried, Err(error)),
         (None, false) => retry::commit(worker, key.tx),
         (None, true) => retry::fail(worker, key.tx, conflict.unwrap_or(TxError::GivenUp)),

@@ -361,7 +361,7 @@ pub(crate) enum Workload {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 All machines of a cluster need the same file. The machines find each other by cluster.name in
-cluster.run_dir. If two files differ, both machines refuse the connection and name the difference; a
+cluster.run_dir. If two files differ, both machines refuse the connection; a
 cluster that already runs continues.
 
 A node stops after SIGINT or SIGTERM, and when another machine of the cluster left or was lost; it prints
@@ -556,7 +556,7 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The machines are those of the configuration, and are found by cluster.name and cluster.run_dir. They run on
-this host, in any process of this user: `farm node`, or a program with Cluster::start or Cluster::join. Nothing is
+this host, in any process of this user: `farm node`, or a program with Cluster::local, from_file or join. Nothing is
 stopped. Rates are those of one interval. Tables have their numbers, not their names.
 
 Exit status: 0 if all machines run, 1 if one does not.

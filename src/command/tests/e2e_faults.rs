@@ -713,3 +713,22 @@ fn a_killed_node_without_memory_stops_the_others() {
     }
     place.farm(&["clean", "--config", &config]).end().ok();
 }
+
+/// Machine 1 does not answer, so machine 2, which has no memory, cannot leave in order. It ends nevertheless.
+#[test]
+fn a_node_without_memory_ends_if_another_does_not_answer() {
+    let place = Place::new("no-memory-stuck");
+    let config = config(&place, "farm.toml", 2, "memory_bytes = 0\n");
+    let mut nodes = [1, 2].map(|machine| place.start_node(&config, machine));
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    let [first, second] = nodes;
+    first.signal(Signal::STOP);
+    second.signal(Signal::INT);
+    second
+        .end_within(Duration::from_secs(20))
+        .failed(1, &["cannot leave the cluster in order within 10 s"]);
+    first.signal(Signal::CONT);
+    first.end_within(NOTICED).failed(1, &["m2 is lost"]);
+}
