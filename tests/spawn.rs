@@ -275,3 +275,29 @@ fn more_lookups_than_a_worker_has_room_for() -> farm::Result<()> {
     })?;
     cluster.stop()
 }
+
+/// Hundreds of transactions change one object, and wait between their read and their commit. The worker soon runs few of them at
+/// a time, also of those that it had begun: most tries commit. Once the limit held only for those that had not begun, and each
+/// commit made all the others fail.
+#[test]
+fn transactions_that_all_conflict_wait_for_each_other() -> farm::Result<()> {
+    let cluster = Cluster::local(1).start()?;
+    let hot: Table<u64, u64> = cluster.create_table("hot", 10)?;
+    cluster.block_on(async |farm| {
+        let increment = async |_| {
+            farm.transact(async |tx| {
+                let before = hot.get_or_default(tx, 1).await?;
+                farm.sleep(std::time::Duration::from_millis(2)).await;
+                hot.put(tx, 1, before + 1).await
+            })
+            .await
+        };
+        futures_util::future::try_join_all((0..300).map(increment)).await?;
+        assert_eq!(hot.get(&farm, 1).await?, Some(300));
+        let counters = farm.handles()[0].with_worker(farm::farm_txn::retry::counters);
+        let counters = counters.await?;
+        assert!(counters.conflicts < 900, "{counters:?}");
+        Ok::<_, Error>(())
+    })?;
+    cluster.stop()
+}

@@ -22,16 +22,17 @@
 //!   [`TxError::GivenUp`], or with [`TxError::Refused`] and a message.
 //!
 //! At most as many transactions run on a worker at the same time as its `Backoff` allows; the others wait in the order
-//! in which they were started.
+//! in which they were started. If it allows fewer than before, transactions that meet a conflict wait in the same queue before
+//! their next try.
 
 mod gate;
 pub(crate) mod state;
 
 use std::time::Duration;
 
-use farm_core::mutants;
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
+use farm_core::{marks, mutants};
 
 use gate::{Left, conflict, enter, enter_now, leave};
 pub use gate::{configure, counters};
@@ -318,7 +319,11 @@ fn act(worker: &mut Worker, key: usize, remedy: Remedy, error: TxError) {
             let state = &mut transactions(worker).runs[key].state;
             let before = state.next();
             let wait = conflict(worker, before);
-            if wait.is_zero() {
+            let admitted = transactions(worker).runs[key].admitted;
+            if gate::wait_again(worker, admitted, again) {
+                marks::mark("retry: transaction waits its turn again");
+                transactions(worker).runs[key].admitted = Admitted::Runs;
+            } else if wait.is_zero() {
                 worker.defer(again);
             } else {
                 worker.set_timer(wait, again);

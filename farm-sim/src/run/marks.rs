@@ -96,6 +96,7 @@ pub const ALL: &[&str] = &[
     "region: another worker fetches the capability",
     "region: capability fetched",
     "region: capability waited for",
+    "retry: transaction waits its turn again",
     "ring: full",
     "ring: record half there",
     "ring: report refused",

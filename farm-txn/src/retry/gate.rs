@@ -109,6 +109,21 @@ pub(crate) fn conflict(worker: &mut Worker, before: u32) -> Duration {
     wait
 }
 
+/// Lets a transaction that has met a conflict wait in the queue before its next try, if more transactions run than should, or if
+/// another one runs in its place: the limit would otherwise hold only for transactions that have not begun. Returns whether
+/// it waits; then it runs when it is admitted.
+pub(crate) fn wait_again(worker: &mut Worker, admitted: Admitted, next_try: Cont<()>) -> bool {
+    let gate = &mut transactions(worker).gate;
+    match admitted {
+        Admitted::Runs if gate.running > gate.backoff.concurrency() => gate.running -= 1,
+        Admitted::MadeWay => {}
+        Admitted::Runs | Admitted::Within => return false,
+    }
+    gate.waiting.push_back(next_try);
+    admit_all(worker);
+    true
+}
+
 /// Counts a try that found no room.
 pub(crate) fn waits_for_room(worker: &mut Worker) {
     transactions(worker).gate.counters.no_room += 1;
