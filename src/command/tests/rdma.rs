@@ -229,12 +229,13 @@ fn the_devices_detect_an_interface_that_is_down() {
     judged(&place, "bank", "20", &[]);
 }
 
-fn node(place: &Place, machine: u16, secret: &str) -> Run {
+/// Starts one of two nodes. `more` is the end of the second machine's section.
+fn node(place: &Place, machine: u16, secret: &str, more: &str) -> Run {
     let text = format!(
         "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\nfabric = \"verbs\"\n\
          [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"32MiB\"\n\
          [rdma]\nsecret_file = \"{secret}\"\n\
-         [[machine]]\nid = 1\ndevice = \"rxe0\"\n[[machine]]\nid = 2\ndevice = \"rxe1\"\n",
+         [[machine]]\nid = 1\ndevice = \"rxe0\"\n[[machine]]\nid = 2\ndevice = \"rxe1\"\n{more}",
         place.name(),
         place.path("run").display(),
     );
@@ -248,15 +249,15 @@ fn a_machine_with_another_secret_is_refused_with_the_reason() {
     let place = Place::new("rdma-secret");
     let ours = secret(&place, "ours", "known to this cluster");
     let theirs = secret(&place, "theirs", "known to another one");
-    let mut first = node(&place, 1, &ours);
+    let mut first = node(&place, 1, &ours, "");
     first.wait_for("waits up to");
-    let second = node(&place, 2, &theirs);
+    let second = node(&place, 2, &theirs, "");
     second
         .end_within(GIVEN_UP)
         .failed(1, &["machine m1", "secret"]);
     first.wait_for("the peer has another secret");
     // The first machine still waits after the refusal, and accepts the machine with the right secret.
-    let mut second = node(&place, 2, &ours);
+    let mut second = node(&place, 2, &ours, "");
     for node in [&mut first, &mut second] {
         node.wait_for("runs; stop it with Ctrl-C");
         node.wait_for("worker(s); device ");
@@ -275,4 +276,26 @@ fn a_machine_with_another_secret_is_refused_with_the_reason() {
     for node in [first, second] {
         node.end_within(GIVEN_UP);
     }
+}
+
+#[test]
+fn a_machine_without_memory_leaves_and_the_other_continues() {
+    let place = Place::new("rdma-no-memory");
+    judged(&place, "tatp", "20", &["--set", "machine.3.memory_bytes=0"]);
+    let place = Place::new("rdma-leaves");
+    let secret = secret(&place, "secret", "known to this cluster");
+    let [mut first, mut second] =
+        [1, 2].map(|machine| node(&place, machine, &secret, "memory_bytes = 0\n"));
+    for node in [&mut first, &mut second] {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    second.signal(Signal::INT);
+    second.end_within(GIVEN_UP).ok();
+    let config = place.path("1.toml");
+    let status = place.farm(&["status", "--config", config.to_str().unwrap()]);
+    let status = status.end().stdout;
+    assert!(status.contains("1 of 2 machine(s) run"), "{status}");
+    assert!(first.is_running());
+    first.signal(Signal::INT);
+    first.end_within(GIVEN_UP).ok();
 }
