@@ -332,9 +332,8 @@ impl Machine {
     /// stops. Machines that store nothing and left in order are not among them.
     pub fn departed(&self) -> Vec<Departed> {
         let placement = self.store.placement();
-        let stores = |machine| placement.members().any(|member| member == machine);
         let mut departed = self.fabric.departed();
-        departed.retain(|peer| peer.how == Departure::Lost || stores(peer.machine));
+        departed.retain(|peer| peer.how == Departure::Lost || placement.contains(peer.machine));
         departed
     }
 

@@ -22,8 +22,7 @@ pub fn spec_for(
     let table = TableConfig::of(config);
     let h = table.neighbourhood;
     let layout = Layout::new(h, key_bytes, value_bytes)?;
-    let storing = config.storing_machines();
-    let owners: u32 = storing.map(|machine| u32::from(machine.workers)).sum();
+    let owners = config.storing_workers() as u32;
     let region = config.memory.region_bytes - config.memory.block_bytes;
     let mut shards = owners * table.shards_per_worker;
     loop {
@@ -70,8 +69,7 @@ pub fn check_memory(config: &Config, spec: &TableSpec) -> Result<(), KvError> {
         return Err(KvError::TooLarge { needed, most });
     }
     // Each machine has about its share of the shards: see `owners`.
-    let workers = config.storing_machines();
-    let workers: u64 = workers.map(|machine| u64::from(machine.workers)).sum();
+    let workers = config.storing_workers();
     for machine in config.storing_machines() {
         let shards = u64::from(spec.shards) * u64::from(machine.workers) / workers;
         let needed = bytes_of_shard(spec, &layout).saturating_mul(shards);

@@ -214,17 +214,17 @@ pub(crate) fn locate(key: &[u8], spec: &TableSpec) -> (u32, u32) {
     ((wide >> 64) as u32, (bucket >> 64) as u32)
 }
 
-/// Returns the owner of each shard. Consistent hashing chooses the machine, among those that store regions. A machine gets
-/// at most its share of the shards, rounded up, in proportion to its number of workers. The shards of a machine are assigned to its workers in
-/// turn.
+/// Returns the owner of each shard. Consistent hashing chooses the machine, among those that store regions. A machine gets at
+/// most its share of the shards, rounded up, in proportion to its number of workers. The shards of a machine are assigned to
+/// its workers in turn.
 pub(crate) fn owners(
     placement: &Placement,
     machines: &[(MachineId, usize)],
     shards: u32,
 ) -> Vec<WorkerRef> {
-    let storing = |machine: &MachineId| placement.members().any(|member| member == *machine);
     let machines = machines.iter().copied();
-    let machines: Vec<(MachineId, usize)> = machines.filter(|one| storing(&one.0)).collect();
+    let storing = machines.filter(|(machine, _)| placement.contains(*machine));
+    let machines: Vec<(MachineId, usize)> = storing.collect();
     let workers: usize = machines.iter().map(|machine| machine.1).sum();
     let mut taken: Vec<usize> = vec![0; machines.len()];
     let part = |index: usize| (shards as usize * machines[index].1).div_ceil(workers);

@@ -118,8 +118,7 @@ fn read_on(
 
 /// Allocates an object for payloads of `payload_bytes`. If there is a `hint`, the object is on the machine of that
 /// address, and near it if possible. Without a hint it is on this machine, or on any machine if this one stores nothing. The
-/// continuation receives the object, or [`TxError::Ended`] if the transaction has
-/// ended by then.
+/// continuation receives the object, or [`TxError::Ended`] if the transaction has ended by then.
 ///
 /// The length of the payload is the capacity of its size class: `payload_bytes` or more. For an object of another
 /// machine, the payload must fit into a log record there when the transaction commits, which is an eighth of

@@ -252,12 +252,9 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
         transactions(worker).runs[key].failed = Some(error);
         return worker.defer(Cont::new(fail_later, tx));
     }
-    let now = worker.now();
-    let layer = transactions(worker);
-    let (run, patience) = (&mut layer.runs[key], layer.patience);
-    let remedy = run.state.of_body(&error, now, patience);
+    let remedy = remedy_of_body(worker, key, &error);
     if remedy == Remedy::Validate {
-        run.doubt = Some(error);
+        transactions(worker).runs[key].doubt = Some(error);
         return api::validate(worker, tx, Cont::new(tried, key as u64));
     }
     api::abort(worker, tx);
@@ -267,11 +264,15 @@ pub fn fail(worker: &mut Worker, tx: TxHandle, error: TxError) {
 /// As [`fail`], for a try whose transaction was aborted already. An error that rests on reads is reported, because these can no
 /// longer be validated.
 pub(crate) fn fail_aborted(worker: &mut Worker, key: usize, error: TxError) {
+    let remedy = remedy_of_body(worker, key, &error);
+    act(worker, key, remedy, error);
+}
+
+/// Returns what to do about the error of a body.
+fn remedy_of_body(worker: &mut Worker, key: usize, error: &TxError) -> Remedy {
     let now = worker.now();
     let layer = transactions(worker);
-    let (run, patience) = (&mut layer.runs[key], layer.patience);
-    let remedy = run.state.of_body(&error, now, patience);
-    act(worker, key, remedy, error);
+    layer.runs[key].state.of_body(error, now, layer.patience)
 }
 
 /// Ends a try with the error that [`fail`] received while the context of the transaction was in use.

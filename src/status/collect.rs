@@ -9,11 +9,11 @@ use farm_core::config::Config;
 use farm_core::machine::Machine;
 use farm_core::region::store::Store;
 use farm_core::worker::Worker;
-use farm_txn::Handle;
 
 use super::{ClassStatus, Counts, MachineStatus, MemoryStatus, NameStatus, TableStatus, VERSION};
 use crate::catalog::{self, Entry};
 use crate::error::{Error, Kind, Result};
+use crate::farm::Farm;
 
 /// What is needed to collect the status of a machine.
 pub(super) struct Collector {
@@ -21,7 +21,7 @@ pub(super) struct Collector {
     fixed: MachineStatus,
     started: Instant,
     store: Arc<Store>,
-    workers: Vec<Handle>,
+    farm: Farm,
 }
 
 /// What one worker reports.
@@ -35,8 +35,7 @@ struct OfWorker {
 impl Collector {
     pub(super) fn new(config: &Config, machine: &Machine) -> Result<Self> {
         let id = machine.id();
-        let workers = (0..machine.workers()).map(|worker| farm_txn::handle(machine, worker));
-        let workers: Vec<Handle> = workers.collect::<Result<_, _>>()?;
+        let farm = Farm::of(machine)?;
         let device = machine.device();
         let own = config.machine(id);
         let fixed = MachineStatus {
@@ -45,7 +44,7 @@ impl Collector {
             machine: id.get(),
             pid: std::process::id(),
             uptime_s: 0.0,
-            workers: workers.len() as u16,
+            workers: farm.handles().len() as u16,
             address: own
                 .filter(|_| device.is_some())
                 .map(|own| own.rdma.address_of(id)),
@@ -64,7 +63,7 @@ impl Collector {
             fixed,
             started: Instant::now(),
             store: Arc::clone(machine.store()),
-            workers,
+            farm,
         })
     }
 
@@ -78,10 +77,8 @@ impl Collector {
         status.memory.free = usage.free_bytes;
         status.memory.slabs = usage.slab_bytes;
         status.memory.arrays = usage.array_bytes;
-        let asked = self
-            .workers
-            .iter()
-            .map(|worker| worker.with_worker(of_worker));
+        let workers = self.farm.handles().iter();
+        let asked = workers.map(|worker| worker.with_worker(of_worker));
         let answers = pollster::block_on(futures_util::future::try_join_all(asked))?;
         let mut classes: BTreeMap<u64, ClassStatus> = BTreeMap::new();
         let mut tables: BTreeMap<u16, TableStatus> = BTreeMap::new();

@@ -141,13 +141,13 @@ impl Attempt<'_> {
         let table = self.table_of(&name);
         loop {
             let found = tasks::look_up(self.farm, table, name.table_key(), |value| match value {
-                Ok(value) => Seen::of(&name, value, self.stamped).map_err(Stop::Failed),
-                Err(TxError::Busy) => Err(Stop::Conflict(None)),
-                Err(error) => Err(error.into()),
+                Ok(value) => Some(Seen::of(&name, value, self.stamped).map_err(Stop::Failed)),
+                Err(TxError::Busy) => None,
+                Err(error) => Some(Err(error.into())),
             });
             match found.await {
-                Err(Stop::Conflict(None)) => tasks::when_slot(self.farm, table).await,
-                found => return found,
+                Some(found) => return found,
+                None => tasks::when_slot(self.farm, table).await,
             }
         }
     }

@@ -67,9 +67,14 @@ pub(super) fn set(
     Ok(())
 }
 
+/// Returns `which` and `name` of `machine.<which>.<name>`.
+fn of_machine(path: &str) -> Option<(&str, &str)> {
+    path.strip_prefix("machine.")?.split_once('.')
+}
+
 /// Splits `machine.<which>.<name>`. Rejects the name `id`, because ids cannot change.
 fn machine_key(path: &str) -> Option<(&str, &'static Key<MachineConfig>)> {
-    let (which, name) = path.strip_prefix("machine.")?.split_once('.')?;
+    let (which, name) = of_machine(path)?;
     let key = MACHINE_KEYS
         .iter()
         .find(|key| key.name() == name && name != "id")?;
@@ -87,10 +92,7 @@ fn unknown_path(sections: &Sections, place: Place, path: &str) -> Problem {
         keys::all(sections).map(|key| key.path).chain(of_machines)
     };
     // The number of a machine in the path must not make it look unlike the key.
-    let general = match path
-        .strip_prefix("machine.")
-        .and_then(|rest| rest.split_once('.'))
-    {
+    let general = match of_machine(path) {
         Some((_, name)) => format!("machine.*.{name}"),
         None => path.to_owned(),
     };

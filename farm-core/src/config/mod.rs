@@ -549,6 +549,12 @@ impl Config {
         machines.filter(|machine| self.memory_of(machine.id) > 0)
     }
 
+    /// Returns the number of workers of the machines that store regions.
+    pub fn storing_workers(&self) -> u64 {
+        let machines = self.storing_machines();
+        machines.map(|machine| u64::from(machine.workers)).sum()
+    }
+
     /// Returns the maximum number of bytes of regions on all machines together.
     pub fn total_memory(&self) -> u64 {
         let machines = self.machines.iter();

@@ -86,13 +86,11 @@ impl Membership {
     /// Handles the end of the connection to a machine, and returns the reason to stop. If the machine stored nothing and left
     /// in order, there is none: the cluster continues without it, in the same configuration.
     pub fn departed(&mut self, machine: MachineId, how: Departure) -> Option<Stop> {
-        match how {
-            Departure::Left if !self.storing.contains(&machine) => None,
-            Departure::Lost if !self.storing.contains(&machine) => {
-                Some(Stop::LostWithoutMemory(machine))
-            }
-            Departure::Left => Some(Stop::Left(machine)),
-            Departure::Lost => Some(Stop::Lost(machine)),
+        match (how, self.storing.contains(&machine)) {
+            (Departure::Left, false) => None,
+            (Departure::Left, true) => Some(Stop::Left(machine)),
+            (Departure::Lost, false) => Some(Stop::LostWithoutMemory(machine)),
+            (Departure::Lost, true) => Some(Stop::Lost(machine)),
         }
     }
 }

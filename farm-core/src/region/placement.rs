@@ -109,6 +109,11 @@ impl Placement {
         self.ring(0).iter().map(|(_, machine)| *machine)
     }
 
+    /// Returns whether regions are placed on a machine.
+    pub fn contains(&self, machine: MachineId) -> bool {
+        self.members().any(|member| member == machine)
+    }
+
     /// Returns the machine to which the region's primary copy belongs.
     pub fn primary(&self, region: RegionId) -> MachineId {
         self.ring(region.ring())[self.following(region)].1

@@ -74,7 +74,7 @@ impl Store {
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
         };
         let blocks = BlockAllocator::new(config, source);
-        let is_used = placement.members().any(|member| member == local);
+        let is_used = placement.contains(local);
         Self {
             is_used,
             placement,

@@ -146,7 +146,7 @@ impl Worker {
 
     fn handle_leave(&mut self, request: Request, _body: &[u8]) {
         let from = request.from.machine;
-        if self.stores(from) {
+        if self.store.placement().contains(from) {
             let why = format!(
                 "{} leaves, although its machine stores memory",
                 request.from

@@ -89,11 +89,6 @@ impl Worker {
         }
     }
 
-    /// Returns whether regions are placed on a machine.
-    pub(super) fn stores(&self, machine: MachineId) -> bool {
-        self.store.placement().members().any(|one| one == machine)
-    }
-
     /// Returns the machine on which an object without a hint is created, if it is another one: a random one, if this machine
     /// stores nothing.
     #[inline]

@@ -159,12 +159,11 @@ impl Worker {
                     }
                     self.end_epochs_without(machine);
                 }
-                Some(Stop::Left(_)) => {
-                    self.control.stop();
-                    self.abandon_epoch_change();
-                }
                 Some(stop) => {
-                    self.control.fail(stop.to_string());
+                    match stop {
+                        Stop::Left(_) => self.control.stop(),
+                        _ => self.control.fail(stop.to_string()),
+                    }
                     self.abandon_epoch_change();
                 }
             }

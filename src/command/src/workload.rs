@@ -38,9 +38,10 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
                    objects, and these workloads have none; leave --history out, or choose another workload";
         return Err(Usage::error(why));
     }
-    let mut machines = config.machines.iter().map(|machine| machine.id);
-    let without = machines.find(|id| config.memory_of(*id) == 0);
-    if let Some(machine) = without.filter(|_| args.kind.has_objects()) {
+    let mut ids = config.machines.iter().map(|machine| machine.id);
+    if args.kind.has_objects()
+        && let Some(machine) = ids.find(|id| config.memory_of(*id) == 0)
+    {
         let why = format!(
             "the workload {} has objects on every machine, but machine {machine} has no memory (memory_bytes = 0); choose \
              table, smallbank, tatp or graph, or give the machine memory",

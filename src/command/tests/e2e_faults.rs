@@ -6,8 +6,6 @@ mod common;
 use std::time::Duration;
 
 use common::{DEADLINE, Place, Run, wait_until};
-use farm::{Cluster, Error, Table};
-use farm_core::ids::MachineId;
 use rustix::process::Signal;
 
 /// Options of a run of 120 seconds, which the tests end earlier.
@@ -34,21 +32,6 @@ const LARGE: [&str; 6] = [
 const NOTICED: Duration = Duration::from_secs(5);
 /// Time limit within which a process ends after a signal.
 const PROMPT: Duration = Duration::from_secs(3);
-
-/// Writes a configuration file of machines 1 to `machines` for `farm node`. Returns its path.
-fn config(place: &Place, file: &str, machines: u16, more: &str) -> String {
-    let mut text = format!(
-        "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n\
-         [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"32MiB\"\n",
-        place.name(),
-        place.path("run").display()
-    );
-    for id in 1..=machines {
-        text.push_str(&format!("[[machine]]\nid = {id}\n"));
-    }
-    text.push_str(more);
-    place.write(file, &text).to_str().unwrap().to_owned()
-}
 
 /// Starts all machines of a configuration file and waits until they run.
 fn nodes(place: &Place, config: &str, machines: u16) -> Vec<Run> {
@@ -101,7 +84,7 @@ fn wait_for_load(place: &Place) {
 #[test]
 fn two_nodes_connect_and_stop_when_interrupted() {
     let place = Place::new("nodes");
-    let config = config(&place, "cluster.toml", 2, "");
+    let config = place.config("cluster.toml", "32MiB", 2, "");
     let nodes = nodes(&place, &config, 2);
     assert!(!place.memory().is_empty() && place.sockets().len() == 2);
     assert_eq!(
@@ -121,7 +104,7 @@ fn two_nodes_connect_and_stop_when_interrupted() {
 #[test]
 fn a_node_that_is_stopped_stops_the_others() {
     let place = Place::new("leaving");
-    let config = config(&place, "cluster.toml", 3, "");
+    let config = place.config("cluster.toml", "32MiB", 3, "");
     let mut nodes = nodes(&place, &config, 3);
     let leaving = nodes.remove(1);
     leaving.signal(Signal::TERM);
@@ -141,7 +124,7 @@ fn a_node_that_is_stopped_stops_the_others() {
 #[test]
 fn an_invalid_order_stops_a_node_with_an_error() {
     let place = Place::new("bad-order");
-    let config = config(&place, "cluster.toml", 1, "");
+    let config = place.config("cluster.toml", "32MiB", 1, "");
     let orders = place.write("orders", "{\"order\":\"fly\"}\n");
     let ended = place
         .farm_reading(&["node", "--driven", "--config", &config], &orders)
@@ -154,7 +137,7 @@ fn an_invalid_order_stops_a_node_with_an_error() {
 #[test]
 fn a_node_refuses_judged_workloads_unless_started_with_judged() {
     let place = Place::new("not-judged");
-    let config = config(&place, "cluster.toml", 1, "");
+    let config = place.config("cluster.toml", "32MiB", 1, "");
     let orders = place.write("orders", "{\"order\":\"send_work\"}\n");
     let node = ["node", "--driven", "--config", &config];
     let ended = place.farm_reading(&node, &orders).end();
@@ -208,7 +191,7 @@ fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
     let place = Place::new("another-list");
     let list = |file: &str, ids: &[u16]| {
         let sections = ids.iter().map(|id| format!("[[machine]]\nid = {id}\n"));
-        config(&place, file, 0, &sections.collect::<String>())
+        place.config(file, "32MiB", 0, &sections.collect::<String>())
     };
     let (running, all) = (list("two.toml", &[2, 3]), list("four.toml", &[1, 2, 3, 4]));
     let mut nodes: Vec<Run> = [2, 3].map(|id| place.start_node(&running, id)).into();
@@ -256,8 +239,8 @@ fn a_machine_of_another_list_is_refused_at_once_on_both_sides() {
 #[test]
 fn machines_of_different_lists_that_wait_refuse_each_other_at_once() {
     let place = Place::new("lists-waiting");
-    let two = config(&place, "two.toml", 2, "");
-    let three = config(&place, "three.toml", 3, "");
+    let two = place.config("two.toml", "32MiB", 2, "");
+    let three = place.config("three.toml", "32MiB", 3, "");
     for (first, second) in [
         ((&two, 1), (&three, 2)),
         ((&two, 2), (&three, 3)),
@@ -279,7 +262,7 @@ fn machines_of_different_lists_that_wait_refuse_each_other_at_once() {
 #[test]
 fn a_node_killed_while_others_wait_is_named_and_all_can_start_again() {
     let place = Place::new("ended-waiting");
-    let config = config(&place, "cluster.toml", 3, "");
+    let config = place.config("cluster.toml", "32MiB", 3, "");
     for killed in [1, 2] {
         let waiting = [1, 2].map(|machine: u16| {
             let machine = machine.to_string();
@@ -324,7 +307,7 @@ fn a_node_killed_while_others_wait_is_named_and_all_can_start_again() {
 fn files_of_a_killed_run_are_reported_and_removed() {
     let killed = Place::new("killed-run").with_own_memory();
     let running = Place::new("runs-on");
-    let config = config(&running, "two.toml", 2, "");
+    let config = running.config("two.toml", "32MiB", 2, "");
     let nodes = nodes(&running, &config, 2);
     let (its_memory, its_names) = (running.memory(), running.names());
     let launcher = mid_run(&killed);
@@ -414,7 +397,7 @@ fn files_of_a_killed_run_are_reported_and_removed() {
 #[test]
 fn a_node_that_is_killed_is_named_by_the_others() {
     let place = Place::new("killed-by-hand");
-    let config = config(&place, "cluster.toml", 3, "");
+    let config = place.config("cluster.toml", "32MiB", 3, "");
     let mut nodes = nodes(&place, &config, 3);
     let killed = nodes.remove(1);
     killed.signal(Signal::KILL);
@@ -432,7 +415,7 @@ fn a_node_that_is_killed_is_named_by_the_others() {
 #[test]
 fn a_second_start_of_a_machine_is_refused_with_the_running_process() {
     let place = Place::new("second");
-    let config = config(&place, "cluster.toml", 2, "");
+    let config = place.config("cluster.toml", "32MiB", 2, "");
     let nodes = nodes(&place, &config, 2);
     let pid = nodes[0].pid().to_string();
     let second = place.start_node(&config, 1).end_within(NOTICED);
@@ -465,8 +448,8 @@ fn a_second_cluster_of_the_same_name_is_refused() {
 #[test]
 fn nodes_of_different_configurations_refuse_each_other() {
     let place = Place::new("different");
-    let one = config(&place, "one.toml", 2, "");
-    let other = config(&place, "other.toml", 2, "[table]\nneighbourhood = 8\n");
+    let one = place.config("one.toml", "32MiB", 2, "");
+    let other = place.config("other.toml", "32MiB", 2, "[table]\nneighbourhood = 8\n");
     let nodes = [place.start_node(&one, 1), place.start_node(&other, 2)];
     for node in nodes {
         node.end_within(NOTICED)
@@ -478,7 +461,7 @@ fn nodes_of_different_configurations_refuse_each_other() {
 #[test]
 fn a_node_that_waits_for_others_stops_when_interrupted() {
     let place = Place::new("alone");
-    let config = config(&place, "cluster.toml", 2, "");
+    let config = place.config("cluster.toml", "32MiB", 2, "");
     for (machine, signal) in [(1, Signal::INT), (2, Signal::TERM)] {
         let mut alone = place.start_node(&config, machine);
         alone.wait_for("waits");
@@ -493,7 +476,7 @@ fn a_node_that_waits_for_others_stops_when_interrupted() {
 #[test]
 fn a_machine_must_be_chosen_and_must_exist() {
     let place = Place::new("which");
-    let config = config(&place, "cluster.toml", 2, "");
+    let config = place.config("cluster.toml", "32MiB", 2, "");
     let unspecified = place.farm(&["node", "--config", &config]).end();
     unspecified.failed(2, &["2 machines", "--machine", "1, 2"]);
     place
@@ -618,7 +601,7 @@ fn garbage_in_a_ring_is_reported_and_stops_the_cluster() {
         (1, 0xEE),
     ] {
         let place = Place::new("garbage");
-        let config = config(&place, "two.toml", 2, "");
+        let config = place.config("two.toml", "32MiB", 2, "");
         let mut nodes = nodes(&place, &config, 2);
         // The memory files of machine 2 except the first, which has the doorbells. They are its rings, from its own
         // workers and from machine 1. No region is allocated yet.
@@ -642,93 +625,4 @@ fn garbage_in_a_ring_is_reported_and_stops_the_cluster() {
         }
     }
     assert!(reports.contains("machine m1 was cut off"), "{reports}");
-}
-
-/// Machine 3 has no memory. It leaves after SIGINT and the others continue, also with the operations of a program that joins; if
-/// it is killed, its locks may remain, so the others stop.
-#[test]
-fn a_node_without_memory_leaves_and_the_others_continue() {
-    let place = Place::new("no-memory");
-    let config = config(
-        &place,
-        "farm.toml",
-        3,
-        "memory_bytes = 0\n[[machine]]\nid = 4\nmemory_bytes = 0\n",
-    );
-    let mut nodes: Vec<Run> = [1, 2, 3]
-        .map(|machine| place.start_node(&config, machine))
-        .into();
-    let cluster = Cluster::join(&config, MachineId::new(4).unwrap());
-    let cluster = cluster.start().unwrap();
-    let mut third = nodes.pop().unwrap();
-    third.wait_for("up to 0 B for regions");
-    third.signal(Signal::INT);
-    third.end_within(PROMPT).ok();
-    let table: Table<u64, u64> = cluster.create_table("kept", 1000).unwrap();
-    cluster
-        .block_on(async |farm| {
-            for key in 0..100 {
-                table.insert(&farm, key, key).await?;
-            }
-            let sum = farm.transact(async |tx| {
-                let mut sum = 0;
-                for key in 0..100 {
-                    sum += table.get_or_default(tx, key).await?;
-                }
-                table.put(tx, 0, sum).await?;
-                Ok(sum)
-            });
-            assert_eq!(sum.await?, 4950);
-            Ok::<_, Error>(())
-        })
-        .unwrap();
-    // The program leaves, too.
-    cluster.stop().unwrap();
-    let status = place.farm(&["status", "--config", &config]).end();
-    assert!(
-        status.stdout.contains("2 of 4 machine(s) run"),
-        "{status:?}"
-    );
-    nodes[0].signal(Signal::INT);
-    for node in nodes {
-        let ended = node.end_within(PROMPT);
-        assert_eq!(ended.code, Some(0), "{ended:?}");
-        assert!(!ended.stderr.contains("m3"), "{ended:?}");
-    }
-}
-
-#[test]
-fn a_killed_node_without_memory_stops_the_others() {
-    let place = Place::new("no-memory-killed");
-    let config = config(&place, "farm.toml", 3, "memory_bytes = 0\n");
-    let mut nodes: Vec<Run> = [1, 2, 3]
-        .map(|machine| place.start_node(&config, machine))
-        .into();
-    for node in &mut nodes {
-        node.wait_for("runs; stop it with Ctrl-C");
-    }
-    nodes.pop().unwrap().signal(Signal::KILL);
-    for node in nodes {
-        node.end_within(NOTICED).failed(1, &["m3 is lost"]);
-    }
-    place.farm(&["clean", "--config", &config]).end().ok();
-}
-
-/// Machine 1 does not answer, so machine 2, which has no memory, cannot leave in order. It ends nevertheless.
-#[test]
-fn a_node_without_memory_ends_if_another_does_not_answer() {
-    let place = Place::new("no-memory-stuck");
-    let config = config(&place, "farm.toml", 2, "memory_bytes = 0\n");
-    let mut nodes = [1, 2].map(|machine| place.start_node(&config, machine));
-    for node in &mut nodes {
-        node.wait_for("runs; stop it with Ctrl-C");
-    }
-    let [first, second] = nodes;
-    first.signal(Signal::STOP);
-    second.signal(Signal::INT);
-    second
-        .end_within(Duration::from_secs(20))
-        .failed(1, &["cannot leave the cluster in order within 10 s"]);
-    first.signal(Signal::CONT);
-    first.end_within(NOTICED).failed(1, &["m2 is lost"]);
 }

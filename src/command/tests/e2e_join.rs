@@ -1,10 +1,18 @@
-//! A program joins a cluster whose other machines run as `farm node`.
+//! A program joins a cluster whose other machines run as `farm node`; machines without memory come and go.
 
 mod common;
 
-use common::Place;
+use std::time::Duration;
+
+use common::{Place, Run};
 use farm::{Cluster, Error, Kind, Table};
 use farm_core::ids::MachineId;
+use rustix::process::Signal;
+
+/// Time limit within which the other processes end after a machine has died.
+const NOTICED: Duration = Duration::from_secs(5);
+/// Time limit within which a process ends after a signal.
+const PROMPT: Duration = Duration::from_secs(3);
 
 #[test]
 fn a_program_joins_nodes() {
@@ -59,4 +67,93 @@ fn a_machine_that_the_configuration_does_not_have_is_refused() {
         .start()
         .unwrap_err();
     assert_eq!(error.kind(), Kind::Invalid, "{error}");
+}
+
+/// Machine 3 has no memory. It leaves after SIGINT and the others continue, also with the operations of a program that joins; if
+/// it is killed, its locks may remain, so the others stop.
+#[test]
+fn a_node_without_memory_leaves_and_the_others_continue() {
+    let place = Place::new("no-memory");
+    let config = place.config(
+        "farm.toml",
+        "32MiB",
+        3,
+        "memory_bytes = 0\n[[machine]]\nid = 4\nmemory_bytes = 0\n",
+    );
+    let mut nodes: Vec<Run> = [1, 2, 3]
+        .map(|machine| place.start_node(&config, machine))
+        .into();
+    let cluster = Cluster::join(&config, MachineId::new(4).unwrap());
+    let cluster = cluster.start().unwrap();
+    let mut third = nodes.pop().unwrap();
+    third.wait_for("up to 0 B for regions");
+    third.signal(Signal::INT);
+    third.end_within(PROMPT).ok();
+    let table: Table<u64, u64> = cluster.create_table("kept", 1000).unwrap();
+    cluster
+        .block_on(async |farm| {
+            for key in 0..100 {
+                table.insert(&farm, key, key).await?;
+            }
+            let sum = farm.transact(async |tx| {
+                let mut sum = 0;
+                for key in 0..100 {
+                    sum += table.get_or_default(tx, key).await?;
+                }
+                table.put(tx, 0, sum).await?;
+                Ok(sum)
+            });
+            assert_eq!(sum.await?, 4950);
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    // The program leaves, too.
+    cluster.stop().unwrap();
+    let status = place.farm(&["status", "--config", &config]).end();
+    assert!(
+        status.stdout.contains("2 of 4 machine(s) run"),
+        "{status:?}"
+    );
+    nodes[0].signal(Signal::INT);
+    for node in nodes {
+        let ended = node.end_within(PROMPT);
+        assert_eq!(ended.code, Some(0), "{ended:?}");
+        assert!(!ended.stderr.contains("m3"), "{ended:?}");
+    }
+}
+
+#[test]
+fn a_killed_node_without_memory_stops_the_others() {
+    let place = Place::new("no-memory-killed");
+    let config = place.config("farm.toml", "32MiB", 3, "memory_bytes = 0\n");
+    let mut nodes: Vec<Run> = [1, 2, 3]
+        .map(|machine| place.start_node(&config, machine))
+        .into();
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    nodes.pop().unwrap().signal(Signal::KILL);
+    for node in nodes {
+        node.end_within(NOTICED).failed(1, &["m3 is lost"]);
+    }
+    place.farm(&["clean", "--config", &config]).end().ok();
+}
+
+/// Machine 1 does not answer, so machine 2, which has no memory, cannot leave in order. It ends nevertheless.
+#[test]
+fn a_node_without_memory_ends_if_another_does_not_answer() {
+    let place = Place::new("no-memory-stuck");
+    let config = place.config("farm.toml", "32MiB", 2, "memory_bytes = 0\n");
+    let mut nodes = [1, 2].map(|machine| place.start_node(&config, machine));
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    let [first, second] = nodes;
+    first.signal(Signal::STOP);
+    second.signal(Signal::INT);
+    second
+        .end_within(Duration::from_secs(20))
+        .failed(1, &["cannot leave the cluster in order within 10 s"]);
+    first.signal(Signal::CONT);
+    first.end_within(NOTICED).failed(1, &["m2 is lost"]);
 }

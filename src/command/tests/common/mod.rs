@@ -91,18 +91,25 @@ impl Place {
         path
     }
 
-    /// Writes the configuration of a cluster of three small machines. Returns its path.
-    pub(crate) fn three_machines(&self) -> String {
+    /// Writes the configuration of machines 1 to `machines`, each with up to `memory`. `more` is the end of the last machine's
+    /// section, or further sections. Returns its path.
+    pub(crate) fn config(&self, file: &str, memory: &str, machines: u16, more: &str) -> String {
         let mut text = format!(
             "[cluster]\nname = \"{}\"\nrun_dir = \"{}\"\n\
-             [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"64MiB\"\n",
+             [memory]\nregion_bytes = \"16MiB\"\nper_machine_bytes = \"{memory}\"\n",
             self.name(),
             self.path("run").display()
         );
-        for id in 1..=3 {
+        for id in 1..=machines {
             text.push_str(&format!("[[machine]]\nid = {id}\n"));
         }
-        self.write("farm.toml", &text).to_str().unwrap().to_owned()
+        text.push_str(more);
+        self.write(file, &text).to_str().unwrap().to_owned()
+    }
+
+    /// Writes the configuration of a cluster of three small machines. Returns its path.
+    pub(crate) fn three_machines(&self) -> String {
+        self.config("farm.toml", "64MiB", 3, "")
     }
 
     /// Starts `farm` with these arguments and no others.
