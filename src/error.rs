@@ -154,7 +154,7 @@ fn of_transaction(error: &TxError) -> Kind {
         TxError::InDoubt(_) => Kind::Unknown,
         TxError::Ended => Kind::Ended,
         TxError::OpenTooLong(_) => Kind::OpenTooLong,
-        TxError::Stopped => Kind::Stopped,
+        TxError::Stopped(_) => Kind::Stopped,
         TxError::GivenUp | TxError::Refused(_) | TxError::Layer(_) => Kind::Refused,
         TxError::WrongSize { .. }
         | TxError::EmptyArray

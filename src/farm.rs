@@ -263,10 +263,18 @@ where
         // Nobody may wait for the result any more.
         let _ = done.send(body(LocalFarm::new(handle)).await);
     });
-    let me = worker.me();
+    let worker = worker.clone();
     async move {
-        let text = || format!("worker {me} has stopped, or the task panicked; see its log");
-        result.await.map_err(|_| Error::new(Kind::Stopped, text()))
+        result.await.map_err(|_| {
+            let me = worker.me();
+            Error::new(
+                Kind::Stopped,
+                match worker.failure() {
+                    Some(why) => format!("worker {me} has stopped: {why}"),
+                    None => format!("worker {me} has stopped, or the task panicked; see its log"),
+                },
+            )
+        })
     }
 }
 

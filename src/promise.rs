@@ -4,13 +4,16 @@ use std::marker::PhantomData;
 
 use bytemuck::Pod;
 use farm_core::worker::{Cont, Context, Worker};
-use farm_txn::tasks::{Slot, answer, with_answer};
+use farm_txn::tasks::{Slot, answer, is_open, with_answer};
+
+const COMPLETED: &str = "a continuation used a promise that was completed before";
 
 /// The result of operations with continuations, for which a program waits: see [`Farm::call`](crate::Farm::call). It is one
 /// word, so that it can be the context of every continuation until the last one [completes](Promise::complete) it. Meanwhile
 /// it keeps what the continuations need besides.
 ///
-/// A promise must be completed once. One that is never completed lets its caller wait until the machine stops.
+/// A promise must be completed once. One that is never completed lets its caller wait until the machine stops. What is done
+/// with one that was completed has no effect, and is logged as an error.
 pub struct Promise<T> {
     slot: Slot,
     _of: PhantomData<fn(T)>,
@@ -46,9 +49,20 @@ impl<T> Promise<T> {
         Self { slot, _of }
     }
 
+    fn check_open(self, worker: &mut Worker) -> bool {
+        let open = is_open(worker, self.slot);
+        if !open {
+            tracing::error!("{COMPLETED}");
+        }
+        open
+    }
+
     /// Keeps a state for later continuations, such as the handle of a transaction and an address. It replaces what was kept
     /// before. Nothing is allocated, once the worker has had a state of this size.
     pub fn keep<S: Pod>(self, worker: &mut Worker, state: S) {
+        if !self.check_open(worker) {
+            return;
+        }
         with_answer(worker, self.slot, |answer| {
             answer.bytes.clear();
             answer.bytes.extend_from_slice(bytemuck::bytes_of(&state));
@@ -58,8 +72,9 @@ impl<T> Promise<T> {
     /// Returns the state that was kept last.
     ///
     /// # Panics
-    /// If the state that was kept has another size.
+    /// If the state that was kept has another size, or the promise was completed.
     pub fn kept<S: Pod>(self, worker: &mut Worker) -> S {
+        assert!(is_open(worker, self.slot), "{COMPLETED}");
         // Copied first: a panic must not happen while the answer is borrowed from the queue.
         let mut state = S::zeroed();
         let found = with_answer(worker, self.slot, |answer| {
@@ -86,6 +101,9 @@ impl<T: Send + 'static> Promise<T> {
 
     /// Completes the promise. The caller gets the value.
     pub fn complete(self, worker: &mut Worker, value: T) {
+        if !self.check_open(worker) {
+            return;
+        }
         let value = Box::new(value);
         answer(worker, self.slot, |answer| answer.value = Some(value));
     }

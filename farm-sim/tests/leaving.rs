@@ -69,7 +69,7 @@ fn transfer_for_ever(worker: &mut Worker) {
                 let state = known(worker);
                 match moved {
                     Ok(()) => state.committed += 1,
-                    Err(TxError::Stopped) => state.stopped += 1,
+                    Err(TxError::Stopped(_)) => state.stopped += 1,
                     // The allocation may find no memory for a moment.
                     Err(TxError::NoMemory(_) | TxError::Alloc(_)) => {}
                     Err(error) => _ = state.wrong.get_or_insert(error.to_string()),

@@ -132,7 +132,7 @@ pub fn alloc(
 ) {
     let elsewhere = remote::elsewhere_for_new(worker, hint);
     let result = match (elsewhere, class_for_payload(payload_bytes)) {
-        (Some(_), _) if transactions(worker).leaving => Err(TxError::Stopped),
+        (Some(_), _) if transactions(worker).leaving => Err(TxError::Stopped(None)),
         (Some(machine), Ok(class)) => {
             let place = Place {
                 address: hint.unwrap_or(Address::NULL),

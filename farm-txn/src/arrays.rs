@@ -125,7 +125,7 @@ pub fn alloc_array(
         failed: None,
     };
     let checked = match machine {
-        Some(_) if transactions(worker).leaving => Err(TxError::Stopped),
+        Some(_) if transactions(worker).leaving => Err(TxError::Stopped(None)),
         _ => check_room(worker, &asked),
     };
     match machine {

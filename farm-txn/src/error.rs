@@ -124,8 +124,9 @@ pub enum TxError {
     )]
     OpenTooLong(Duration),
     /// The worker has stopped, or its machine leaves the cluster. It is unknown whether a commit that was under way took effect.
-    #[error("the worker has stopped")]
-    Stopped,
+    /// With the failure because of which the machine stopped, if there is one.
+    #[error("the worker has stopped{}", .0.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
+    Stopped(Option<Arc<str>>),
 }
 
 impl TxError {

@@ -59,7 +59,7 @@ use farm_core::worker::Worker;
 pub use answers::{Answer, Slot};
 pub use call::Call;
 pub use handle::Handle;
-pub use reply::{answer, with_answer};
+pub use reply::{answer, is_open, with_answer};
 pub use transaction::{Begun, Transaction};
 
 use answers::Answers;
@@ -91,7 +91,7 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     fn new(worker: &Worker, longest: Duration) -> Self {
-        let queue = TaskQueue::new(Arc::clone(worker.inbox()), worker.me(), executor::serve);
+        let queue = TaskQueue::new(worker, executor::serve);
         Self {
             id: queue.id,
             queue: Arc::new(queue),

@@ -49,7 +49,7 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
 #[cold]
 fn refuse(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
     checkin(worker, tx);
-    let deferred = store_abort(transactions(worker), cont, TxError::Stopped);
+    let deferred = store_abort(transactions(worker), cont, TxError::Stopped(None));
     worker.defer(deferred);
 }
 

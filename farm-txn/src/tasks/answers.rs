@@ -15,14 +15,19 @@ use crate::handle::TxHandle;
 /// Capacity of the bytes of a free entry above which its memory is freed.
 const MOST_KEPT_BYTES: usize = 16 << 10;
 
-/// Identifies a call, as the context of the continuations that answer it.
+/// Identifies a call, as the context of the continuations that answer it: the index of its entry (32 bits), whether another
+/// thread has made the call (1 bit), and the generation of the entry (31 bits).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(u64);
 
 /// Marks the slots of calls that were made by other threads.
 const SHARED: u64 = 1 << 32;
 
+/// Position of the generation.
+const GENERATION: u32 = 33;
+
 /// Where the entry of a call is.
+#[derive(Clone, Copy)]
 pub(super) enum Place {
     /// With the worker: the call was made by a task that the worker polls.
     Worker(u32),
@@ -31,12 +36,12 @@ pub(super) enum Place {
 }
 
 impl Slot {
-    pub(super) fn of_worker(index: u32) -> Self {
-        Self(index.into())
+    pub(super) fn of_worker(index: u32, generation: u32) -> Self {
+        Self(u64::from(index) | u64::from(generation) << GENERATION)
     }
 
-    pub(super) fn of_queue(index: u32) -> Self {
-        Self(u64::from(index) | SHARED)
+    pub(super) fn of_queue(index: u32, generation: u32) -> Self {
+        Self(Self::of_worker(index, generation).0 | SHARED)
     }
 
     pub(super) fn place(self) -> Place {
@@ -44,6 +49,10 @@ impl Slot {
             0 => Place::Worker(self.0 as u32),
             _ => Place::Queue(self.0 as u32),
         }
+    }
+
+    pub(super) fn generation(self) -> u32 {
+        (self.0 >> GENERATION) as u32
     }
 }
 
@@ -130,9 +139,10 @@ impl Answer {
         Some((self.undo?, self.words))
     }
 
-    pub(super) fn stopped() -> Self {
+    /// The answer of a worker that has stopped, with the failure of its machine, if there is one.
+    pub(super) fn stopped(why: Option<String>) -> Self {
         Self {
-            error: Some(TxError::Stopped),
+            error: Some(TxError::Stopped(why.map(Into::into))),
             ..Self::default()
         }
     }
@@ -165,8 +175,8 @@ pub(super) enum Waits {
     Task(usize),
     /// Any other future.
     Waker(Waker),
-    /// A call that moved to another thread. The answer is passed on to its new slot.
-    Other(Slot),
+    /// A call that moved to another thread. The answer is passed on to its entry in the queue, which has this index.
+    Other(u32),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -180,6 +190,8 @@ enum State {
 
 struct Entry {
     state: State,
+    /// Counts the calls that have had this entry, so that a slot of an earlier call is recognized.
+    generation: u32,
     waits: Waits,
     /// The transaction that the call works on.
     run: Option<RunKey>,
@@ -224,6 +236,7 @@ impl Answers {
     fn add(&mut self) -> u32 {
         self.entries.push(Entry {
             state: State::Free,
+            generation: 0,
             waits: Waits::Nobody,
             run: None,
             answer: Answer::default(),
@@ -237,6 +250,7 @@ impl Answers {
     pub(super) fn close(&mut self, index: u32) {
         let entry = &mut self.entries[index as usize];
         entry.state = State::Free;
+        entry.generation = (entry.generation + 1) & (u32::MAX >> 1);
         entry.answer.clear();
         entry.waits = Waits::Nobody;
         self.free.push(index);
@@ -250,6 +264,18 @@ impl Answers {
     #[inline]
     pub(super) fn run(&self, index: u32) -> Option<RunKey> {
         self.entries[index as usize].run
+    }
+
+    #[inline]
+    pub(super) fn generation(&self, index: u32) -> u32 {
+        self.entries[index as usize].generation
+    }
+
+    /// Returns whether a call of this generation has the entry, and is not answered.
+    pub(super) fn is_open(&self, index: u32, generation: u32) -> bool {
+        let entry = &self.entries[index as usize];
+        let open = matches!(entry.state, State::Open | State::Dropped);
+        open && entry.generation == generation
     }
 
     /// Marks the answer of a call as complete.

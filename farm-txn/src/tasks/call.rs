@@ -88,7 +88,8 @@ where
             let own = tasks(worker);
             let index = own.answers.open(self.run);
             run::begin_call(&mut own.transactions, self.run);
-            self.take_start()(worker, Slot::of_worker(index));
+            let slot = Slot::of_worker(index, own.answers.generation(index));
+            self.take_start()(worker, slot);
             self.take_or_wait(worker, index, context)
         });
         begun.unwrap_or_else(|| self.queue_up(context))
@@ -109,7 +110,7 @@ where
                 self.state = State::InQueue(index);
                 Poll::Pending
             }
-            Err(Stopped) => self.complete(&mut Answer::stopped()),
+            Err(Stopped) => self.complete(&mut self.queue.stopped()),
         }
     }
 
@@ -149,10 +150,10 @@ where
     #[cold]
     fn move_away(&mut self, index: u32, context: &Context<'_>) -> Poll<T> {
         let Ok(to) = self.queue.receive(context) else {
-            return self.complete(&mut Answer::stopped());
+            return self.complete(&mut self.queue.stopped());
         };
         self.queue
-            .request(move |worker| reply::move_answer(worker, index, Slot::of_queue(to)));
+            .request(move |worker| reply::move_answer(worker, index, to));
         self.state = State::InQueue(to);
         Poll::Pending
     }

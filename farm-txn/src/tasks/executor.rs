@@ -10,7 +10,6 @@ use std::task::{Context, Poll, Waker};
 
 use farm_core::worker::{Cont, Worker};
 
-use super::answers::Slot;
 use super::queue::{Request, TaskWaker};
 use super::{here, run, tasks};
 
@@ -49,9 +48,9 @@ pub(super) fn serve(worker: &mut Worker) {
             Some(Request::Do(work)) => work(worker),
             Some(Request::Call(index, start)) => {
                 let own = tasks(worker);
-                if let Some(key) = own.queue.start(index) {
-                    run::begin_call(&mut own.transactions, key);
-                    start(worker, Slot::of_queue(index));
+                if let Some((slot, run)) = own.queue.start(index) {
+                    run::begin_call(&mut own.transactions, run);
+                    start(worker, slot);
                 }
             }
             None => return,

@@ -51,6 +51,11 @@ impl Handle {
         self.queue.me
     }
 
+    /// Returns the failure because of which the worker's machine stopped, if there is one.
+    pub fn failure(&self) -> Option<String> {
+        self.queue.failure()
+    }
+
     /// Returns how often the lock of the worker's queue was taken.
     #[doc(hidden)]
     #[cfg(debug_assertions)]

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Wake};
 
+use farm_core::control::Control;
 use farm_core::ids::WorkerRef;
 use farm_core::worker::{Inbox, Worker};
 
@@ -37,6 +38,7 @@ pub(crate) struct TaskQueue {
     pub(super) me: WorkerRef,
     state: Mutex<State>,
     inbox: Arc<Inbox>,
+    control: Arc<Control>,
     /// Runs the executor.
     run: fn(&mut Worker),
     /// How often the lock was taken.
@@ -61,13 +63,14 @@ impl State {
 }
 
 impl TaskQueue {
-    pub(super) fn new(inbox: Arc<Inbox>, me: WorkerRef, run: fn(&mut Worker)) -> Self {
+    pub(super) fn new(worker: &Worker, run: fn(&mut Worker)) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            me,
+            me: worker.me(),
             state: Mutex::default(),
-            inbox,
+            inbox: Arc::clone(worker.inbox()),
+            control: Arc::clone(worker.control()),
             run,
             #[cfg(debug_assertions)]
             locks: AtomicU64::new(0),
@@ -80,6 +83,17 @@ impl TaskQueue {
         self.state
             .lock()
             .expect("no thread panics while it holds the lock of the task queue")
+    }
+
+    /// Returns the answer of calls whose worker has stopped.
+    #[cold]
+    pub(super) fn stopped(&self) -> Answer {
+        Answer::stopped(self.failure())
+    }
+
+    /// Returns the failure because of which the machine stopped, if there is one.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.control.failure()
     }
 
     /// Returns the number of calls and requests.
@@ -145,7 +159,7 @@ impl TaskQueue {
             return Poll::Ready(answer);
         }
         if state.stopped {
-            return Poll::Ready(Answer::stopped());
+            return Poll::Ready(self.stopped());
         }
         let replaced = state.answers.wait_for(index, context);
         drop(state);
@@ -158,15 +172,21 @@ impl TaskQueue {
         self.lock().answers.drop_call(index)
     }
 
-    /// Returns whether a call that is about to start is wanted, and the transaction that it works on. If not, its entry
-    /// is removed.
-    pub(super) fn start(&self, index: u32) -> Option<Option<RunKey>> {
+    /// Returns the slot of a call that is about to start, and the transaction that it works on. If the call was dropped, its
+    /// entry is removed.
+    pub(super) fn start(&self, index: u32) -> Option<(Slot, Option<RunKey>)> {
         let mut state = self.lock();
         if state.answers.is_dropped(index) {
             state.answers.close(index);
             return None;
         }
-        Some(state.answers.run(index))
+        let slot = Slot::of_queue(index, state.answers.generation(index));
+        Some((slot, state.answers.run(index)))
+    }
+
+    /// Returns whether a call of this generation has the entry, and is not answered.
+    pub(super) fn is_open(&self, index: u32, generation: u32) -> bool {
+        self.lock().answers.is_open(index, generation)
     }
 
     /// Changes the answer of a call.

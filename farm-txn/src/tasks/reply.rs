@@ -34,7 +34,16 @@ pub fn answer(worker: &mut Worker, slot: Slot, fill: impl FnOnce(&mut Answer)) {
             own.queue.answered(index)
         }
     };
-    follow(worker, slot, follows);
+    follow(worker, slot.place(), follows);
+}
+
+/// Returns whether a call has not been answered.
+pub fn is_open(worker: &mut Worker, slot: Slot) -> bool {
+    let own = tasks(worker);
+    match slot.place() {
+        Place::Worker(index) => own.answers.is_open(index, slot.generation()),
+        Place::Queue(index) => own.queue.is_open(index, slot.generation()),
+    }
 }
 
 /// Accesses the answer of a call that is not complete.
@@ -48,13 +57,13 @@ pub fn with_answer<R>(worker: &mut Worker, slot: Slot, work: impl FnOnce(&mut An
 
 /// Does what follows after an answer is complete.
 #[cold]
-fn follow(worker: &mut Worker, slot: Slot, follows: Follows) {
+fn follow(worker: &mut Worker, place: Place, follows: Follows) {
     match follows {
         Follows::Wake(Waits::Task(task)) => executor::wake(worker, task),
         Follows::Wake(Waits::Nobody) => {}
         Follows::Wake(Waits::Waker(waker)) => waker.wake(),
         Follows::Wake(Waits::Other(to)) => {
-            if let Place::Worker(index) = slot.place() {
+            if let Place::Worker(index) = place {
                 pass_on(worker, index, to);
             }
         }
@@ -62,9 +71,9 @@ fn follow(worker: &mut Worker, slot: Slot, follows: Follows) {
     }
 }
 
-/// Passes the answer of a call on to another slot, when it has arrived.
+/// Passes the answer of a call on to an entry of the queue, when it has arrived.
 #[cold]
-pub(super) fn move_answer(worker: &mut Worker, from: u32, to: Slot) {
+pub(super) fn move_answer(worker: &mut Worker, from: u32, to: u32) {
     let own = tasks(worker);
     match own.answers.is_answered(from) {
         true => pass_on(worker, from, to),
@@ -72,15 +81,13 @@ pub(super) fn move_answer(worker: &mut Worker, from: u32, to: Slot) {
     }
 }
 
-fn pass_on(worker: &mut Worker, from: u32, to: Slot) {
+fn pass_on(worker: &mut Worker, from: u32, to: u32) {
     let own = tasks(worker);
     let answer = std::mem::take(own.answers.answer(from));
     own.answers.close(from);
-    if let Place::Queue(index) = to.place() {
-        own.queue.fill(index, |place, _| *place = answer);
-        let follows = own.queue.answered(index);
-        follow(worker, to, follows);
-    }
+    own.queue.fill(to, |place, _| *place = answer);
+    let follows = own.queue.answered(to);
+    follow(worker, Place::Queue(to), follows);
 }
 
 /// Handles that a call of a task of this worker is dropped.

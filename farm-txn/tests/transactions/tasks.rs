@@ -438,7 +438,7 @@ fn a_worker_that_stops_drops_its_tasks() {
     let mut context = Context::from_waker(Waker::noop());
     let mut outcome = |future: Pin<&mut dyn Future<Output = Result<(), TxError>>>| {
         let outcome = future.poll(&mut context);
-        assert!(matches!(outcome, Poll::Ready(Err(TxError::Stopped))));
+        assert!(matches!(outcome, Poll::Ready(Err(TxError::Stopped(None)))));
     };
     outcome(pin!(async { tx.alloc(8, None).await.map(|_| ()) }));
     outcome(pin!(farm.transact(async |_| Ok(()))));
