@@ -271,13 +271,12 @@ impl Machine {
             Box::new(move || exporter.wake(worker)),
         ));
         self.inboxes.push(Arc::clone(&inbox));
-        let machines: Vec<MachineId> = peers.iter().map(|peer| peer.machine).collect();
         let parts = WorkerParts {
             me,
             endpoint,
             links,
             store: Arc::clone(&self.store),
-            membership: Membership::fixed(&machines, self.store.placement().members()),
+            membership: Membership::fixed(self.store.placement().members()),
             control: Arc::clone(&self.control),
             inbox,
             clock: Clock::Host,

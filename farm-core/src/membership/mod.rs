@@ -1,24 +1,19 @@
 //! The membership of the cluster.
 //!
-//! For now the membership is the configuration file's list, fixed for the life of the cluster, and the loss of a
-//! machine stops the cluster. When leases and a coordination service determine the membership, callers will use the
-//! same interface: [`Membership::configuration`], and [`Membership::departed`], which returns how the cluster stops
-//! when a connection ends.
+//! For now the machines are the configuration file's list, fixed for the life of the cluster, and the loss of a
+//! machine stops the cluster: [`Membership::departed`] returns how the cluster stops when a connection ends.
+//!
+//! What replicated clusters will agree on stands beside it: the [`configuration`] as a record, its [`encoding`], and the
+//! [`store`] that decides between changes, as [`files`] in a [`directory`]. Nothing uses it yet outside of tests.
+
+pub mod configuration;
+pub mod directory;
+pub mod encoding;
+pub mod files;
+pub mod store;
 
 use crate::fabric::Departure;
 use crate::ids::MachineId;
-
-/// A configuration of the cluster (`FaRM'15 §5`): every machine acts under one configuration, and all machines agree on
-/// its number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Configuration {
-    /// Number of the configuration; grows with every change.
-    pub id: u64,
-    /// The machines, ascending.
-    pub machines: Vec<MachineId>,
-    /// The machine that manages changes.
-    pub manager: MachineId,
-}
 
 /// Why the cluster stops when a machine departs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,36 +46,15 @@ pub enum Stop {
 /// Membership fixed by the configuration file.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    configuration: Configuration,
     /// The machines without which the cluster stops: those that store regions.
     storing: Vec<MachineId>,
 }
 
 impl Membership {
-    /// Creates the membership with one configuration of these machines, of which `storing` store regions.
-    ///
-    /// # Panics
-    /// If `machines` is empty.
-    pub fn fixed(machines: &[MachineId], storing: impl IntoIterator<Item = MachineId>) -> Self {
-        let mut machines = machines.to_vec();
-        machines.sort_unstable();
-        machines.dedup();
-        let manager = *machines
-            .first()
-            .expect("a cluster has at least one machine");
-        Self {
-            configuration: Configuration {
-                id: 1,
-                machines,
-                manager,
-            },
-            storing: storing.into_iter().collect(),
-        }
-    }
-
-    /// Returns the current configuration.
-    pub fn configuration(&self) -> &Configuration {
-        &self.configuration
+    /// Creates the membership of a cluster in which the machines `storing` store regions.
+    pub fn fixed(storing: impl IntoIterator<Item = MachineId>) -> Self {
+        let storing = storing.into_iter().collect();
+        Self { storing }
     }
 
     /// Handles the end of the connection to a machine, and returns the reason to stop. If the machine stored nothing and left
@@ -102,8 +76,7 @@ mod tests {
     #[test]
     fn a_lost_machine_stops_the_cluster_and_is_named() {
         let id = |n| MachineId::new(n).unwrap();
-        let mut membership = Membership::fixed(&[id(2), id(1), id(2)], [id(1)]);
-        assert_eq!(membership.configuration().machines, [id(1), id(2)]);
+        let mut membership = Membership::fixed([id(1)]);
         assert_eq!(membership.departed(id(2), Departure::Left), None);
         let stop = membership.departed(id(2), Departure::Lost).unwrap();
         assert!(stop.to_string().contains("m2 is lost"), "{stop}");

@@ -57,7 +57,7 @@ impl Cluster {
             let peers = peers(&segments, limits, *id);
             for index in 0..limits.workers {
                 let me = WorkerRef::new(*id, worker_id(index));
-                let parts = worker(&fabric, limits, &ids, me, &peers, &store, &control, seed);
+                let parts = worker(&fabric, limits, me, &peers, &store, &control, seed);
                 let mut worker = Box::new(Worker::new(parts));
                 attach(&mut worker);
                 seats.push(Seat {
@@ -172,11 +172,9 @@ fn store(
     Store::new(blocks, id, Placement::new(storing), seed, export)
 }
 
-#[allow(clippy::too_many_arguments)] // They are the parts of a worker.
 fn worker(
     fabric: &SimFabric,
     limits: &ClusterLimits,
-    ids: &[MachineId],
     me: WorkerRef,
     peers: &[LinkPeer],
     store: &Arc<Store>,
@@ -201,7 +199,7 @@ fn worker(
         endpoint,
         links,
         store: Arc::clone(store),
-        membership: Membership::fixed(ids, store.placement().members()),
+        membership: Membership::fixed(store.placement().members()),
         control: Arc::clone(control),
         inbox: Arc::new(Inbox::new(16, Box::new(|| {}))),
         clock: fabric.clock(),

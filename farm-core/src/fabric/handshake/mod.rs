@@ -31,7 +31,7 @@ pub(super) use monitor::{Monitor, Socket, wait_readable};
 use monitor::{farewell_of, readable_of};
 
 /// Returns unpredictable random words from the operating system.
-pub(super) fn random_words<const N: usize>() -> std::io::Result<[u64; N]> {
+pub(crate) fn random_words<const N: usize>() -> std::io::Result<[u64; N]> {
     let mut words = [0; N];
     let mut bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
     while !bytes.is_empty() {

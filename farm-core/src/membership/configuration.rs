@@ -1,0 +1,461 @@
+//! The configuration of the cluster as a record: what every machine must agree on (`FaRM'15 §3`). It names the members and
+//! the replicas of each region. Consistent hashing only *proposes* the replicas of a new region; this record says where they
+//! are.
+//!
+//! | part | why it is here |
+//! |---|---|
+//! | members, with their boots | only the processes that are named take part |
+//! | manager | it makes the next configuration |
+//! | regions with replicas | the one way to find the machines of a region |
+//! | catalog | the object from which tables and graphs are found |
+//! | `recovered` | all transactions of configurations below it are decided and applied on all replicas |
+//! | `expiring` | machines whose leases may not have ended |
+//!
+//! A [`ConfigStore`](super::store::ConfigStore) holds the newest configuration. A change replaces it as a whole.
+
+use crate::ids::{Address, MachineId, RegionId};
+
+/// The identity of a configuration. Ordered: every change makes a greater one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// Number of the configuration. It grows when machines or replicas leave, or primaries change: machines must then stop
+    /// what they began under the one before.
+    pub id: u64,
+    /// Number of the change within the configuration, for changes that concern no operation that has begun, such as new
+    /// regions.
+    pub minor: u64,
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}.{}", self.id, self.minor)
+    }
+}
+
+/// Where a machine stands. Replicas of a region are placed in different domains where there are enough.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Domain {
+    /// The computer on which the process runs. At most 255 bytes.
+    pub host: String,
+    /// The rack of that computer. At most 255 bytes.
+    pub rack: String,
+}
+
+/// A machine of a configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Member {
+    /// The machine.
+    pub machine: MachineId,
+    /// The number that its process chose when it started. Another process of the machine is not this member.
+    pub boot: u64,
+    /// Number of its workers.
+    pub workers: u16,
+    /// Whether it stores regions. One that does not has no vote, and is never the manager.
+    pub stores: bool,
+    /// Where it stands.
+    pub domain: Domain,
+}
+
+/// Whether a replica has the whole region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReplicaState {
+    /// It has all that was committed, and can become the primary.
+    Full,
+    /// It receives changes, and copies the rest.
+    Filling,
+}
+
+/// A copy of a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replica {
+    /// The machine that stores it.
+    pub machine: MachineId,
+    /// The configuration in which it was created, which tells it from an earlier copy of the region on the same machine.
+    pub since: u64,
+    /// Whether it has the whole region.
+    pub state: ReplicaState,
+}
+
+/// The replicas of a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegionReplicas {
+    /// The region.
+    pub region: RegionId,
+    /// The replicas, the primary first.
+    pub replicas: Vec<Replica>,
+    /// The configuration in which the primary changed last: reservations of room from before it are void.
+    pub last_primary_change: u64,
+}
+
+impl RegionReplicas {
+    /// Returns the machine of the primary.
+    pub fn primary(&self) -> MachineId {
+        self.replicas[0].machine
+    }
+
+    /// Returns the machines of the backups.
+    pub fn backups(&self) -> impl ExactSizeIterator<Item = MachineId> + '_ {
+        self.replicas[1..].iter().map(|replica| replica.machine)
+    }
+}
+
+/// A configuration of the cluster: see the [module](self).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Configuration {
+    /// Name of the cluster. At most 255 bytes.
+    pub cluster: String,
+    /// Number of changes since the cluster was created, of both kinds. It names the place of this configuration in the
+    /// store: two changes of one configuration have the same number, so that one of them fails.
+    pub change: u64,
+    /// Which configuration this is.
+    pub version: Version,
+    /// The machines, ascending.
+    pub members: Vec<Member>,
+    /// The machine that manages changes: a member that stores regions.
+    pub manager: MachineId,
+    /// The object from which tables and graphs are found, if it was created.
+    pub catalog: Option<Address>,
+    /// All transactions of configurations below this number are decided and applied on all replicas.
+    pub recovered: u64,
+    /// Machines that have left since the last configuration that is known to be in effect: their leases may not have
+    /// ended.
+    pub expiring: Vec<MachineId>,
+    /// The regions, ascending.
+    pub regions: Vec<RegionReplicas>,
+}
+
+/// What is wrong with a configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// There is no member that stores regions.
+    #[error("no member stores regions")]
+    NobodyStores,
+    /// The members are not ascending, or one is there twice.
+    #[error("machine {0} is listed twice, or out of order")]
+    Members(MachineId),
+    /// The manager is not a member, or stores nothing.
+    #[error("the manager {0} is not a member that stores regions")]
+    Manager(MachineId),
+    /// A machine that has left is a member.
+    #[error("machine {0} is a member, and is listed among those that have left")]
+    Expiring(MachineId),
+    /// The regions are not ascending, or one is there twice.
+    #[error("region {0} is listed twice, or out of order")]
+    Regions(RegionId),
+    /// A region has no replica, or its primary does not have the whole region.
+    #[error("region {0} has no full replica as its primary")]
+    Primary(RegionId),
+    /// A region names a machine twice.
+    #[error("region {0} names machine {1} twice")]
+    Twice(RegionId, MachineId),
+    /// A replica is on a machine that is not a member, or stores nothing.
+    #[error("region {0} has a replica on machine {1}, which is not a member that stores regions")]
+    Replica(RegionId, MachineId),
+    /// A number refers to a later configuration.
+    #[error("{0} refers to configuration {1}, which is later than this one")]
+    Later(&'static str, u64),
+    /// Changes are counted from 1.
+    #[error("the number of the change is 0, and the first one is 1")]
+    Change,
+    /// A name is too long.
+    #[error("the {0} has {1} bytes, and may have at most {MOST_NAME_BYTES}")]
+    Name(&'static str, usize),
+}
+
+/// Longest name, in bytes.
+pub const MOST_NAME_BYTES: usize = 255;
+
+impl Configuration {
+    /// Returns a member.
+    pub fn member(&self, machine: MachineId) -> Option<&Member> {
+        let found = self
+            .members
+            .binary_search_by_key(&machine, |member| member.machine);
+        found.ok().map(|at| &self.members[at])
+    }
+
+    /// Returns the replicas of a region, if it exists.
+    pub fn region(&self, region: RegionId) -> Option<&RegionReplicas> {
+        let found = self.regions.binary_search_by_key(&region, |one| one.region);
+        found.ok().map(|at| &self.regions[at])
+    }
+
+    /// Returns the next configuration, without any other difference: a change of the same configuration, or one with a new
+    /// number.
+    #[must_use]
+    pub fn next(&self, new_id: bool) -> Self {
+        let Version { id, minor } = self.version;
+        Self {
+            change: self.change + 1,
+            version: match new_id {
+                true => Version {
+                    id: id + 1,
+                    minor: 0,
+                },
+                false => Version {
+                    id,
+                    minor: minor + 1,
+                },
+            },
+            ..self.clone()
+        }
+    }
+
+    /// Returns whether a machine is a member that stores regions.
+    fn stores(&self, machine: MachineId) -> bool {
+        self.member(machine).is_some_and(|member| member.stores)
+    }
+
+    /// Checks that the parts fit together.
+    ///
+    /// # Errors
+    /// The first part that does not.
+    pub fn check(&self) -> Result<(), Invalid> {
+        if self.change == 0 {
+            return Err(Invalid::Change);
+        }
+        self.check_members()?;
+        let id = self.version.id;
+        let not_later = |what, number| match number <= id {
+            true => Ok(()),
+            false => Err(Invalid::Later(what, number)),
+        };
+        not_later("what is recovered", self.recovered)?;
+        if let Some(two) = self
+            .regions
+            .windows(2)
+            .find(|two| two[0].region >= two[1].region)
+        {
+            return Err(Invalid::Regions(two[1].region));
+        }
+        for region in &self.regions {
+            self.check_region(region)?;
+            not_later("the last change of a primary", region.last_primary_change)?;
+            for replica in &region.replicas {
+                not_later("a replica", replica.since)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_members(&self) -> Result<(), Invalid> {
+        check_name("name of the cluster", &self.cluster)?;
+        let mut before = None;
+        for member in &self.members {
+            if before.replace(member.machine) >= Some(member.machine) {
+                return Err(Invalid::Members(member.machine));
+            }
+            check_name("host of a machine", &member.domain.host)?;
+            check_name("rack of a machine", &member.domain.rack)?;
+        }
+        if !self.members.iter().any(|member| member.stores) {
+            return Err(Invalid::NobodyStores);
+        }
+        if !self.stores(self.manager) {
+            return Err(Invalid::Manager(self.manager));
+        }
+        match self
+            .expiring
+            .iter()
+            .find(|left| self.member(**left).is_some())
+        {
+            Some(left) => Err(Invalid::Expiring(*left)),
+            None => Ok(()),
+        }
+    }
+
+    fn check_region(&self, region: &RegionReplicas) -> Result<(), Invalid> {
+        let id = region.region;
+        let primary = region.replicas.first();
+        if primary.is_none_or(|primary| primary.state != ReplicaState::Full) {
+            return Err(Invalid::Primary(id));
+        }
+        for (at, replica) in region.replicas.iter().enumerate() {
+            let machine = replica.machine;
+            if region.replicas[..at]
+                .iter()
+                .any(|other| other.machine == machine)
+            {
+                return Err(Invalid::Twice(id, machine));
+            }
+            if !self.stores(machine) {
+                return Err(Invalid::Replica(id, machine));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn check_name(what: &'static str, name: &str) -> Result<(), Invalid> {
+    match name.len() <= MOST_NAME_BYTES {
+        true => Ok(()),
+        false => Err(Invalid::Name(what, name.len())),
+    }
+}
+
+/// Configurations for tests.
+#[cfg(test)]
+pub(crate) mod testing {
+    use super::*;
+
+    pub(crate) fn machine(id: u16) -> MachineId {
+        MachineId::new(id).unwrap()
+    }
+
+    /// Returns the first configuration of a cluster with these machines, all of which store regions.
+    pub(crate) fn configuration(cluster: &str, machines: &[u16]) -> Configuration {
+        let member = |id: &u16| Member {
+            machine: machine(*id),
+            boot: u64::from(*id) << 40,
+            workers: 2,
+            stores: true,
+            domain: Domain {
+                host: format!("host{id}"),
+                rack: String::new(),
+            },
+        };
+        Configuration {
+            cluster: cluster.into(),
+            change: 1,
+            version: Version { id: 1, minor: 0 },
+            members: machines.iter().map(member).collect(),
+            manager: machine(machines[0]),
+            catalog: None,
+            recovered: 0,
+            expiring: Vec::new(),
+            regions: Vec::new(),
+        }
+    }
+
+    /// Returns a region with one replica, on machine 1.
+    pub(crate) fn region_of(number: u32) -> RegionReplicas {
+        RegionReplicas {
+            region: RegionId::new(number % 100, number).unwrap(),
+            replicas: vec![Replica {
+                machine: machine(1),
+                since: 1,
+                state: ReplicaState::Full,
+            }],
+            last_primary_change: 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::{configuration, machine, region_of};
+    use super::*;
+
+    #[test]
+    fn parts_that_do_not_fit_are_named() {
+        let valid = || {
+            let mut valid = configuration("c", &[1, 2, 3]);
+            valid.members[2].stores = false;
+            valid.regions = vec![region_of(5)];
+            valid
+        };
+        assert_eq!(valid().check(), Ok(()));
+        let refused = |change: &dyn Fn(&mut Configuration), text: &str| {
+            let mut changed = valid();
+            change(&mut changed);
+            assert_eq!(changed.check().unwrap_err().to_string(), text);
+        };
+        refused(
+            &|c| c.change = 0,
+            "the number of the change is 0, and the first one is 1",
+        );
+        refused(
+            &|c| c.members.swap(0, 1),
+            "machine m1 is listed twice, or out of order",
+        );
+        refused(
+            &|c| c.members[1].machine = machine(1),
+            "machine m1 is listed twice, or out of order",
+        );
+        refused(
+            &|c| c.manager = machine(3),
+            "the manager m3 is not a member that stores regions",
+        );
+        refused(
+            &|c| c.manager = machine(4),
+            "the manager m4 is not a member that stores regions",
+        );
+        refused(&|c| c.members.clear(), "no member stores regions");
+        refused(
+            &|c| c.expiring = vec![machine(2)],
+            "machine m2 is a member, and is listed among those that have left",
+        );
+        refused(
+            &|c| c.recovered = 2,
+            "what is recovered refers to configuration 2, which is later than this one",
+        );
+        refused(
+            &|c| c.cluster = "x".repeat(256),
+            "the name of the cluster has 256 bytes, and may have at most 255",
+        );
+        refused(
+            &|c| c.members[1].domain.rack = "x".repeat(300),
+            "the rack of a machine has 300 bytes, and may have at most 255",
+        );
+        refused(
+            &|c| c.regions.push(region_of(5)),
+            "region r5.5 is listed twice, or out of order",
+        );
+        refused(
+            &|c| c.regions[0].replicas.clear(),
+            "region r5.5 has no full replica as its primary",
+        );
+        let filling = ReplicaState::Filling;
+        refused(
+            &|c| c.regions[0].replicas[0].state = filling,
+            "region r5.5 has no full replica as its primary",
+        );
+        refused(
+            &|c| {
+                let first = c.regions[0].replicas[0];
+                c.regions[0].replicas.push(first);
+            },
+            "region r5.5 names machine m1 twice",
+        );
+        let stored_at = |id| {
+            move |c: &mut Configuration| {
+                let mut second = c.regions[0].replicas[0];
+                second.machine = machine(id);
+                c.regions[0].replicas.push(second);
+            }
+        };
+        let text = |id| {
+            format!(
+                "region r5.5 has a replica on machine m{id}, which is not a member that stores regions"
+            )
+        };
+        refused(&stored_at(3), &text(3));
+        refused(&stored_at(9), &text(9));
+        refused(
+            &|c| c.regions[0].replicas[0].since = 7,
+            "a replica refers to configuration 7, which is later than this one",
+        );
+        let mut two = valid();
+        stored_at(2)(&mut two);
+        assert_eq!(two.check(), Ok(()));
+        assert_eq!(
+            two.region(two.regions[0].region).unwrap().primary(),
+            machine(1)
+        );
+        let backups: Vec<_> = two.regions[0].backups().collect();
+        assert_eq!(backups, [machine(2)]);
+    }
+
+    #[test]
+    fn changes_are_numbered() {
+        let first = configuration("c", &[1]);
+        let minor = first.next(false);
+        assert_eq!(
+            (minor.change, minor.version),
+            (2, Version { id: 1, minor: 1 })
+        );
+        let new = minor.next(true);
+        assert_eq!((new.change, new.version), (3, Version { id: 2, minor: 0 }));
+        assert!(new.version > minor.version && minor.version > first.version);
+    }
+}
