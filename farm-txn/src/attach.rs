@@ -52,6 +52,13 @@ pub fn lock_exclusively(worker: &mut Worker, from_the_start: bool) {
     transactions(worker).locks_exclusively = from_the_start;
 }
 
+/// Sets how many transactions of this worker may have begun to write records from the first one on that has not ended. By
+/// default it is 4,096. For tests.
+#[doc(hidden)]
+pub fn set_most_ahead(worker: &mut Worker, most: u64) {
+    transactions(worker).truncations.set_most_ahead(most);
+}
+
 /// Returns the counts of this worker's transactions so far.
 pub fn counters(worker: &mut Worker) -> TxCounters {
     transactions(worker).counters

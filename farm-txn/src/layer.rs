@@ -17,6 +17,7 @@ use crate::error::TxError;
 use crate::handle::{OpenTx, TxHandle};
 use crate::limits::TxLimits;
 use crate::object_run::ObjectRun;
+use crate::record::FIXED_CONFIGURATION;
 use crate::retry::state::{Gate, Run};
 use crate::tx::Tx;
 
@@ -54,6 +55,8 @@ pub(crate) struct Transactions {
     /// Commits that have ended, for reuse of their memory.
     #[allow(clippy::vec_box)]
     pub(crate) spare_commits: Vec<Box<Coordinator>>,
+    /// The configuration under which transactions commit.
+    pub(crate) configuration: u64,
     pub(crate) truncations: Truncations,
     /// The two parts of the log record that is being appended.
     pub(crate) record_head: Vec<u8>,
@@ -75,6 +78,7 @@ impl Transactions {
     pub(crate) fn new() -> Self {
         Self {
             results: slab::Slab::with_capacity(EXPECTED_RESULTS),
+            configuration: FIXED_CONFIGURATION,
             ..Self::default()
         }
     }

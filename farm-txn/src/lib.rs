@@ -79,9 +79,9 @@ pub mod tasks;
 mod tx;
 
 pub use api::{commit_context as commit, validate_context as validate};
-#[doc(hidden)]
-pub use attach::most_overtaken;
 pub use attach::{attach, counters, left_over, lock_exclusively, set_limits};
+#[doc(hidden)]
+pub use attach::{most_overtaken, set_most_ahead};
 pub use backoff::{Backoff, BackoffConfig};
 pub use contexts::{checkin, checkout};
 pub use counters::{AbortCounters, RecordCounters, TxCounters};

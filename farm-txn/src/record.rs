@@ -2,10 +2,9 @@
 //! write (`FaRM'15 §4`).
 //!
 //! ```text
-//! all       word 0    checksum of everything after it, seeded with transaction and kind
+//! all       word 0    checksum of everything after it, seeded with transaction, coordinator and kind
 //!           word 1    configuration of the coordinator
-//!           word 2    low bound: transactions of this coordinator below it are truncated
-//!           word 3    number of further truncated transactions, then the number of each of them
+//!           word 2    low bound: transactions of this coordinator and configuration below it are truncated
 //! LOCK      word      token that LOCK-REPLY returns
 //!           word      number of regions written (low half), of objects on this machine (high half)
 //!           words     ids of all regions written anywhere, two in a word
@@ -13,24 +12,22 @@
 //!                     class | effect | bytes of payload, then the payload, padded to a word
 //! ```
 //!
-//! The kind is the record's id in the ring, and the transaction's sequence number is its token. The other parts of the
-//! transaction's id (configuration, machine and worker) are those of the log's writer. The other kinds (COMMIT-PRIMARY,
+//! The kind is the record's id in the ring, and the transaction's sequence number is its token. The coordinator is the log's
+//! writer. The other kinds (COMMIT-PRIMARY,
 //! ABORT and TRUNCATE) contain nothing more.
 
 use farm_core::alloc::SizeClass;
-use farm_core::ids::Address;
+use farm_core::ids::{Address, WorkerRef};
 use farm_core::object::{Incarnation, Version};
 use farm_core::ring::log_record_bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-/// Bytes of a record without truncated transactions and without the additions of LOCK.
-pub(crate) const FIXED_BYTES: usize = 4 * WORD;
+/// Bytes of a record without the additions of LOCK.
+pub(crate) const FIXED_BYTES: usize = 3 * WORD;
 /// Bytes that LOCK adds, without regions and objects.
 pub(crate) const LOCK_BYTES: usize = 2 * WORD;
 /// Bytes that an object adds to LOCK, without its payload.
 const OBJECT_BYTES: usize = 4 * WORD;
-/// Maximum number of truncated transactions that one record lists.
-pub(crate) const MOST_TRUNCATED: usize = 8;
 const WORD: usize = 8;
 
 /// Kinds of records.
@@ -42,7 +39,7 @@ pub enum Kind {
     CommitPrimary,
     /// Unlocks the objects.
     Abort,
-    /// Contains only truncations.
+    /// Contains only a low bound.
     Truncate,
 }
 
@@ -104,6 +101,14 @@ pub enum RecordError {
     /// The checksum does not match the bytes.
     #[error("the checksum of the record does not match its bytes")]
     Checksum,
+    /// The record is of another configuration.
+    #[error("the record is of configuration {found}, and this is configuration {expected}")]
+    Configuration {
+        /// Configuration in the record.
+        found: u64,
+        /// Configuration of this machine.
+        expected: u64,
+    },
     /// A word has an invalid value.
     #[error("invalid {what} in the record: {found:#x}")]
     Word {
@@ -114,6 +119,17 @@ pub enum RecordError {
     },
 }
 
+/// Identifies a transaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TxId {
+    /// The configuration under which it commits.
+    pub configuration: u64,
+    /// The worker that coordinates it.
+    pub coordinator: WorkerRef,
+    /// Its number among the coordinator's transactions of the configuration, from 1; 0 in records of no transaction.
+    pub sequence: u64,
+}
+
 /// The part that all records have.
 #[derive(Clone, Copy, Debug)]
 pub struct Record<'a> {
@@ -121,9 +137,8 @@ pub struct Record<'a> {
     pub kind: Kind,
     /// Configuration of the coordinator.
     pub configuration: u64,
-    /// Low bound: all transactions of the coordinator below it are truncated.
+    /// Low bound: all transactions of the coordinator and the configuration below it are truncated.
     pub low: u64,
-    truncated: &'a [u8],
     rest: &'a [u8],
 }
 
@@ -164,31 +179,36 @@ fn each_word(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     })
 }
 
-fn checksum(kind: Kind, sequence: u64, parts: [&[u8]; 2]) -> u64 {
-    let seed = sequence << 8 | u64::from(kind.code());
+fn checksum(kind: Kind, id: TxId, parts: [&[u8]; 2]) -> u64 {
+    let coordinator = u64::from(id.coordinator.to_bits());
+    let seed = (id.sequence << 8 | u64::from(kind.code())) ^ coordinator.rotate_right(32);
     let first = xxh3_64_with_seed(parts[0], seed);
     xxh3_64_with_seed(parts[1], first)
 }
 
 impl<'a> Record<'a> {
-    /// Decodes a record, and checks its checksum and the part that all records have. [`Record::lock`] and
-    /// [`Lock::objects`] check the additions of LOCK.
+    /// Decodes a record of transaction `id`, and checks its checksum and the part that all records have. [`Record::lock`]
+    /// and [`Lock::objects`] check the additions of LOCK.
     ///
     /// # Errors
     /// [`RecordError`]: the writer of the record does not follow the protocol.
-    pub fn decode(kind: u16, sequence: u64, body: &'a [u8]) -> Result<Self, RecordError> {
+    pub fn decode(kind: u16, id: TxId, body: &'a [u8]) -> Result<Self, RecordError> {
         let kind = Kind::of(kind).ok_or(RecordError::Kind(kind))?;
-        if (sequence == 0) != (kind == Kind::Truncate) {
+        if (id.sequence == 0) != (kind == Kind::Truncate) {
             return Err(RecordError::Word {
                 what: "transaction number",
-                found: sequence,
+                found: id.sequence,
             });
         }
         let record = Self::decode_unchecked(kind, body)?;
-        let head = FIXED_BYTES + record.truncated.len();
-        let found = u64::from_le_bytes(*body.first_chunk().ok_or(RecordError::Length)?);
-        if checksum(kind, sequence, [&body[WORD..head], &body[head..]]) != found {
+        let (head, rest) = body.split_at(FIXED_BYTES);
+        let (found, head) = head.split_first_chunk().ok_or(RecordError::Length)?;
+        if checksum(kind, id, [head, rest]) != u64::from_le_bytes(*found) {
             return Err(RecordError::Checksum);
+        }
+        let (found, expected) = (record.configuration, id.configuration);
+        if found != expected {
+            return Err(RecordError::Configuration { found, expected });
         }
         Ok(record)
     }
@@ -200,14 +220,7 @@ impl<'a> Record<'a> {
     pub fn decode_unchecked(kind: Kind, body: &'a [u8]) -> Result<Self, RecordError> {
         let mut words = Words(body);
         words.word()?;
-        let (configuration, low, truncated) = (words.word()?, words.word()?, words.word()?);
-        if truncated > MOST_TRUNCATED as u64 {
-            return Err(RecordError::Word {
-                what: "number of truncated transactions",
-                found: truncated,
-            });
-        }
-        let truncated = words.take(truncated as usize * WORD)?;
+        let (configuration, low) = (words.word()?, words.word()?);
         let rest = words.0;
         if kind != Kind::Lock && !rest.is_empty() {
             return Err(RecordError::Length);
@@ -216,14 +229,8 @@ impl<'a> Record<'a> {
             kind,
             configuration,
             low,
-            truncated,
             rest,
         })
-    }
-
-    /// Returns the truncated transactions that are not below the low bound.
-    pub fn truncated(&self) -> impl Iterator<Item = u64> + 'a {
-        each_word(self.truncated)
     }
 
     /// Returns the additions of a LOCK record.
@@ -346,30 +353,22 @@ pub(crate) fn encode_object(out: &mut Vec<u8>, object: &Object<'_>) {
 }
 
 /// Replaces `out` by the part that all records have. It precedes `rest`, the additions of LOCK.
-pub(crate) fn encode_head(
-    out: &mut Vec<u8>,
-    kind: Kind,
-    sequence: u64,
-    low: u64,
-    truncated: &[u64],
-    rest: &[u8],
-) {
+pub(crate) fn encode_head(out: &mut Vec<u8>, kind: Kind, id: TxId, low: u64, rest: &[u8]) {
     out.clear();
-    let count = truncated.len() as u64;
-    for word in [0, CONFIGURATION, low, count].iter().chain(truncated) {
+    for word in [0, id.configuration, low] {
         out.extend_from_slice(&word.to_le_bytes());
     }
-    let sum = checksum(kind, sequence, [&out[WORD..], rest]);
+    let sum = checksum(kind, id, [&out[WORD..], rest]);
     out[..WORD].copy_from_slice(&sum.to_le_bytes());
 }
 
 /// Returns the bytes that the truncation of one transaction reserves: those of a record of its own.
 pub(crate) fn truncation_reserved() -> u32 {
-    log_record_bytes(FIXED_BYTES + 8)
+    log_record_bytes(FIXED_BYTES)
 }
 
-/// Configuration number of a cluster with a fixed set of machines.
-pub(crate) const CONFIGURATION: u64 = 1;
+/// Number of the configuration of a cluster with a fixed set of machines.
+pub const FIXED_CONFIGURATION: u64 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -383,7 +382,15 @@ mod tests {
 
     type Written = (u32, u64, u8, Vec<u8>);
 
-    fn encode(truncated: &[u64], regions: &[u32], objects: &[Written]) -> Vec<u8> {
+    fn id(sequence: u64) -> TxId {
+        TxId {
+            configuration: 7,
+            coordinator: WorkerRef::from_bits(3 << 16 | 1).unwrap(),
+            sequence,
+        }
+    }
+
+    fn encode(regions: &[u32], objects: &[Written]) -> Vec<u8> {
         let (mut rest, mut out) = (Vec::new(), Vec::new());
         encode_lock(&mut rest, 99, regions, objects.len());
         let fixed = rest.len();
@@ -393,8 +400,8 @@ mod tests {
             encode_object(&mut rest, &object(*offset, *version, *effect, payload));
             assert_eq!(rest.len() - before, object_bytes(payload.len()));
         }
-        encode_head(&mut out, Kind::Lock, 12, 4, truncated, &rest);
-        assert_eq!(out.len(), FIXED_BYTES + truncated.len() * 8);
+        encode_head(&mut out, Kind::Lock, id(12), 4, &rest);
+        assert_eq!(out.len(), FIXED_BYTES);
         out.extend_from_slice(&rest);
         out
     }
@@ -411,8 +418,7 @@ mod tests {
     }
 
     fn read_all(kind: u16, sequence: u64, bytes: &[u8]) -> Result<usize, RecordError> {
-        let record = Record::decode(kind, sequence, bytes)?;
-        let _: u64 = record.truncated().fold(0, u64::wrapping_add);
+        let record = Record::decode(kind, id(sequence), bytes)?;
         if record.kind != Kind::Lock {
             return Ok(0);
         }
@@ -427,9 +433,9 @@ mod tests {
         for kind in [Kind::Lock, Kind::CommitPrimary, Kind::Abort, Kind::Truncate] {
             for sequence in [0, 1] {
                 let mut body = Vec::new();
-                encode_head(&mut body, kind, sequence, 1, &[], &[]);
+                encode_head(&mut body, kind, id(sequence), 1, &[]);
                 let fits = (sequence == 0) == (kind == Kind::Truncate);
-                let read = Record::decode(kind.code(), sequence, &body);
+                let read = Record::decode(kind.code(), id(sequence), &body);
                 assert_eq!(read.is_ok(), fits, "{kind:?}, {sequence}: {read:?}");
             }
         }
@@ -438,15 +444,13 @@ mod tests {
     proptest! {
         #[test]
         fn a_decoded_lock_equals_the_encoded_one(
-            truncated in prop::collection::vec(any::<u64>(), 0..=MOST_TRUNCATED),
             regions in prop::collection::vec(any::<u32>(), 0..5),
             objects in prop::collection::vec(
                 (1u32..9999, 0u64..60_000, 0u8..3, prop::collection::vec(any::<u8>(), 0..400)), 0..5),
         ) {
-            let bytes = encode(&truncated, &regions, &objects);
-            let record = Record::decode(1, 12, &bytes).unwrap();
-            prop_assert_eq!((record.low, record.configuration), (4, CONFIGURATION));
-            prop_assert!(record.truncated().eq(truncated));
+            let bytes = encode(&regions, &objects);
+            let record = Record::decode(1, id(12), &bytes).unwrap();
+            prop_assert_eq!((record.low, record.configuration), (4, 7));
             let lock = record.lock().unwrap();
             prop_assert_eq!((lock.reply, lock.count), (99, objects.len()));
             let words: Vec<u64> = lock.region_words().collect();
@@ -458,7 +462,8 @@ mod tests {
             prop_assert_eq!(read, written);
         }
 
-        /// A record with one flipped bit, of another transaction or kind, or with missing bytes is rejected.
+        /// A record with one flipped bit, of another transaction, coordinator, configuration or kind, or with missing bytes is
+        /// rejected.
         #[test]
         fn corrupted_records_are_rejected(
             objects in prop::collection::vec(
@@ -466,10 +471,16 @@ mod tests {
             bit in any::<prop::sample::Index>(),
             cut in any::<prop::sample::Index>(),
         ) {
-            let mut bytes = encode(&[5, 6], &[1], &objects);
+            let mut bytes = encode(&[1], &objects);
             prop_assert_eq!(read_all(1, 12, &bytes), Ok(objects.len()));
             prop_assert!(read_all(1, 13, &bytes).is_err());
             prop_assert!(read_all(3, 12, &bytes).is_err());
+            let coordinator = WorkerRef::from_bits(3 << 16).unwrap();
+            let other = TxId { coordinator, ..id(12) };
+            prop_assert_eq!(Record::decode(1, other, &bytes).err(), Some(RecordError::Checksum));
+            let later = TxId { configuration: 8, ..id(12) };
+            let refused = RecordError::Configuration { found: 7, expected: 8 };
+            prop_assert_eq!(Record::decode(1, later, &bytes).err(), Some(refused));
             prop_assert!(read_all(1, 12, &bytes[..cut.index(bytes.len())]).is_err());
             let bit = bit.index(bytes.len() * 8);
             bytes[bit / 8] ^= 1 << (bit % 8);

@@ -4,13 +4,16 @@
 //! code behind the check of the checksum runs, too.
 #![no_main]
 
-use farm_txn::record::{Kind, Record, RecordError};
+use farm_core::ids::WorkerRef;
+use farm_txn::record::{FIXED_CONFIGURATION, Kind, Record, RecordError, TxId};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 const WORD: usize = 8;
-/// Bytes of the body before the truncated transactions.
-const FIXED: usize = 4 * WORD;
+/// Bytes of the part that all records have.
+const FIXED: usize = 3 * WORD;
+/// The worker that coordinates the transactions.
+const COORDINATOR: u32 = 2 << 16 | 3;
 /// Bytes of an object before its payload.
 const OBJECT: usize = 4 * WORD;
 
@@ -22,7 +25,12 @@ fuzz_target!(|bytes: &[u8]| {
         return;
     };
     let (kind, sequence) = (u16::from(*kind), u64::from_le_bytes(*sequence));
-    let unchanged = Record::decode(kind, sequence, body);
+    let id = TxId {
+        configuration: FIXED_CONFIGURATION,
+        coordinator: WorkerRef::from_bits(COORDINATOR).expect("a valid worker"),
+        sequence,
+    };
+    let unchanged = Record::decode(kind, id, body);
     let Some(known) = Kind::of(kind) else {
         assert!(matches!(unchanged, Err(RecordError::Kind(found)) if found == kind));
         return;
@@ -30,13 +38,17 @@ fuzz_target!(|bytes: &[u8]| {
     let unchecked = Record::decode_unchecked(known, body);
     let mut signed = body.to_vec();
     let is_signed = sign(kind, sequence, &mut signed);
-    match Record::decode(kind, sequence, &signed) {
+    match Record::decode(kind, id, &signed) {
         Ok(record) => {
             assert!(is_signed && unchecked.is_ok());
             read(&record, signed.len());
         }
         Err(error) if (sequence == 0) != (known == Kind::Truncate) => {
             assert!(matches!(error, RecordError::Word { found, .. } if found == sequence));
+        }
+        Err(RecordError::Configuration { found, .. }) => {
+            assert!(unchecked.is_ok_and(|record| record.configuration == found));
+            assert_ne!(found, FIXED_CONFIGURATION);
         }
         // All other checks are also made by `decode_unchecked`.
         Err(error) => assert_eq!(unchecked.err(), Some(error)),
@@ -52,32 +64,24 @@ fuzz_target!(|bytes: &[u8]| {
 
 /// Writes the correct checksum into the body. Returns `false` if the body is too short for a head.
 fn sign(kind: u16, sequence: u64, body: &mut [u8]) -> bool {
-    let Some(fixed) = body.get(..FIXED) else {
+    if body.len() < FIXED {
         return false;
-    };
-    let count = u64::from_le_bytes(fixed[3 * WORD..].try_into().expect("a word"));
-    let names = usize::try_from(count)
-        .ok()
-        .and_then(|count| count.checked_mul(WORD));
-    let head = names.and_then(|names| names.checked_add(FIXED));
-    let Some(head) = head.filter(|head| *head <= body.len()) else {
-        return false;
-    };
-    let first = xxh3_64_with_seed(&body[WORD..head], sequence << 8 | u64::from(kind));
-    let sum = xxh3_64_with_seed(&body[head..], first);
+    }
+    let seed = (sequence << 8 | u64::from(kind)) ^ u64::from(COORDINATOR).rotate_right(32);
+    let first = xxh3_64_with_seed(&body[WORD..FIXED], seed);
+    let sum = xxh3_64_with_seed(&body[FIXED..], first);
     body[..WORD].copy_from_slice(&sum.to_le_bytes());
     true
 }
 
 fn read(record: &Record<'_>, bytes: usize) {
-    let named = record.truncated().count();
-    assert!(FIXED + named * WORD <= bytes);
+    assert!(FIXED <= bytes);
     let Ok(lock) = record.lock() else {
         return;
     };
     assert!(record.kind == Kind::Lock, "only LOCK records have objects");
     let regions = lock.region_words().count();
-    let (mut objects, mut used) = (0, FIXED + (named + regions + 2) * WORD);
+    let (mut objects, mut used) = (0, FIXED + (regions + 2) * WORD);
     let mut whole = true;
     for object in lock.objects() {
         assert!(whole, "the iterator ends after an error");

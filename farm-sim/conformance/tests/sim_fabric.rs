@@ -55,6 +55,7 @@ fn calm(seed: u64) -> SimConfig {
         late_arrival: 0,
         accesses_between_others: 1,
         nested_turn: 0,
+        retire: Odds::WHOLE / 4,
     };
     SimConfig {
         odds: Some(odds),

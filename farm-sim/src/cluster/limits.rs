@@ -59,6 +59,9 @@ pub struct ClusterLimits {
     pub read_tries: u16,
     /// Limits of transactions, and how long they are retried.
     pub transactions: TransactionsConfig,
+    /// Maximum number of transactions of a worker with records from the first one on that has not ended, if it is not that
+    /// of production.
+    pub most_ahead: Option<u64>,
     /// How a receiver detects that a record has arrived completely.
     pub integrity: RecordIntegrity,
 }
@@ -87,6 +90,7 @@ impl ClusterLimits {
             max_inline_bytes: 8 << rng.random_range(0..5u32),
             read_tries: READ_TRIES,
             transactions: TransactionsConfig::default(),
+            most_ahead: None,
             integrity: RecordIntegrity::LastWord,
         }
     }

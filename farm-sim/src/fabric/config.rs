@@ -35,6 +35,8 @@ pub struct Odds {
     pub accesses_between_others: u32,
     /// Share of interruptions at which other workers also take turns.
     pub nested_turn: u32,
+    /// Share of steps after which a buffered store or some late words become visible, if there are any.
+    pub retire: u32,
 }
 
 impl Odds {
@@ -59,6 +61,7 @@ impl Odds {
             late_arrival: (Self::WHOLE / 4) >> rng.random_range(0..10u32),
             accesses_between_others: 1 << rng.random_range(3..12u32),
             nested_turn: Self::WHOLE >> rng.random_range(1..6u32),
+            retire: Self::WHOLE / 4,
         }
     }
 }

@@ -14,7 +14,6 @@ use farm_core::mem::{Hook, Memory};
 use rand::Rng;
 
 use super::buffers::{FastPath, Store};
-use super::config::Odds;
 use super::connection::Location;
 use super::state::State;
 use super::trace::Event;
@@ -68,7 +67,7 @@ impl State {
 
     /// By chance, makes a pending store or late word visible.
     pub(super) fn maybe_retire(&mut self) {
-        if self.processors.has_pending() && self.chance(Odds::WHOLE / 4) {
+        if self.processors.has_pending() && self.chance(self.odds.retire) {
             self.retire_some();
         }
     }

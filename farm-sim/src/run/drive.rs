@@ -11,7 +11,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use super::plan::{Loss, Plan};
 use super::verdict::{Failure, Judge, Outcome};
 use super::{Reached, RunOptions};
-use crate::cluster::{Cluster, Stepped};
+use crate::cluster::{Cluster, ClusterLimits, Stepped};
 
 /// Virtual nanoseconds without an ended operation after which a run counts as standing still. Longer than every delay
 /// and pause that is drawn, shorter than the longest sleep of a worker.
@@ -35,14 +35,18 @@ enum End {
     Standstill,
 }
 
-fn attach(worker: &mut Worker) {
+fn attach(worker: &mut Worker, limits: &ClusterLimits) {
     farm_txn::attach(worker);
+    if let Some(most) = limits.most_ahead {
+        farm_txn::set_most_ahead(worker, most);
+    }
     farm_kv::attach(worker);
     farm_graph::attach(worker);
     workload::attach(worker);
 }
 
 pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
+    let attach = |worker: &mut Worker| attach(worker, &plan.limits);
     let cluster = Cluster::new(plan.fabric(options.trace), &plan.limits, plan.pace, attach);
     for worker in 0..cluster.workers() {
         cluster.on(worker, |worker| {

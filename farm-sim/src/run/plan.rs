@@ -20,6 +20,12 @@ const UNORDERED_EVERY: u64 = 9;
 /// One in this many seeds has a machine without memory of its own, if its workload has no objects of each machine.
 const WITHOUT_MEMORY_EVERY: u64 = 5;
 
+/// One in this many seeds has workers that let few transactions begin after one that takes long.
+const FEW_AHEAD_EVERY: u64 = 8;
+
+/// One in this many of the seeds in which pairs are moved has stores that become visible late.
+const SLOW_STORES_EVERY: u64 = 4;
+
 /// A loss during a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
@@ -87,6 +93,10 @@ impl Plan {
             // Makes reads slow and turns frequent, so that other workers move the pairs that a lookup reads.
             (odds.words_per_step, odds.one_pass) = (1, true);
             pace.turns = pace.turns.max(768);
+            if seed % SLOW_STORES_EVERY == 1 {
+                // Others read while a change that has ended is still buffered.
+                odds.retire = 1 << (4 - seed / SLOW_STORES_EVERY % 4);
+            }
         }
         let version_step = match rng.random_range(0..4u32) {
             // If only the versions of lines show a change, their 16 bits must not wrap around during a read.
@@ -101,6 +111,10 @@ impl Plan {
         if !scenario.kind.has_objects() && (seed / 8) % WITHOUT_MEMORY_EVERY == 2 {
             // Not drawn from `rng`, either.
             limits.leave_one_without_memory();
+        }
+        if seed % FEW_AHEAD_EVERY == 5 {
+            // Not drawn from `rng`, either.
+            limits.most_ahead = Some(1 + seed / FEW_AHEAD_EVERY % 4);
         }
         let operations = super::spec::operations(&spec, &limits);
         let full_after = rng

@@ -3,7 +3,7 @@
 //! comes out for each; [`serve`](super::serve) performs it with the worker.
 //!
 //! A record stays in its log until its transaction is truncated: until a later record has a low bound above the
-//! transaction's number, or names the transaction.
+//! transaction's number.
 //!
 //! | state of the transaction | record | action | next state |
 //! |---|---|---|---|
@@ -18,7 +18,6 @@
 
 use std::collections::VecDeque;
 
-use farm_core::marks;
 use farm_core::worker::LogId;
 
 use crate::record::{Kind, Record};
@@ -167,13 +166,6 @@ impl LogState {
         let mut ended = true;
         for tx in self.txs.drain(..below) {
             ended &= tx.state == State::Ended;
-        }
-        for sequence in record.truncated() {
-            if let Ok(at) = self.position(sequence) {
-                marks::mark("truncate: by name");
-                let tx = self.txs.remove(at);
-                ended &= tx.is_some_and(|tx| tx.state == State::Ended);
-            }
         }
         match ended {
             true => Ok(()),

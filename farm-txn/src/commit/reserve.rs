@@ -13,7 +13,7 @@ use super::reply::REPLY_BYTES;
 use super::truncate;
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
-use crate::record::{FIXED_BYTES, MOST_TRUNCATED};
+use crate::record::FIXED_BYTES;
 
 /// Reserves room at all participants, or at none, so that a waiting commit holds no room that other commits of this
 /// worker wait for. Waiting commits get room in the order in which they began to wait.
@@ -30,6 +30,10 @@ pub(super) fn reserve(
     let queues = &transactions(worker).queues;
     if !queues.may_reserve(commit.ticket, machines(commit)) {
         marks::mark("commit: waits behind another for room in a log");
+        return Err(wait(worker, id, commit));
+    }
+    if !transactions(worker).truncations.may_begin() {
+        marks::mark("commit: waits for the low bound");
         return Err(wait(worker, id, commit));
     }
     match reserve_everywhere(worker, commit, on_reply) {
@@ -98,7 +102,7 @@ fn reserve_at(
     participant: &mut Participant,
 ) -> Result<(), TxError> {
     let machine = participant.machine;
-    let bytes = FIXED_BYTES + participant.rest_bytes + MOST_TRUNCATED * 8;
+    let bytes = FIXED_BYTES + participant.rest_bytes;
     let failed = |error| match error {
         CallError::Busy => TxError::Busy,
         CallError::TooLarge { bytes, most } => TxError::TooLargeForLog {

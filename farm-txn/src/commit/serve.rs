@@ -10,7 +10,7 @@ use super::primary::{Action, LogState, RecordAt};
 use super::reply::Verdict;
 use super::steps::{CommitSteps, Steps};
 use crate::layer::transactions;
-use crate::record::{Lock, Record};
+use crate::record::{Lock, Record, TxId};
 
 /// Handles a record. A record that breaks the protocol closes the connection to its coordinator.
 pub(crate) fn handle(worker: &mut Worker, at: LogRecord, body: &[u8]) {
@@ -22,7 +22,12 @@ pub(crate) fn handle(worker: &mut Worker, at: LogRecord, body: &[u8]) {
 }
 
 fn serve(worker: &mut Worker, at: LogRecord, body: &[u8]) -> Result<(), Rejected> {
-    let record = Record::decode(at.kind, at.token, body)?;
+    let id = TxId {
+        configuration: transactions(worker).configuration,
+        coordinator: at.from,
+        sequence: at.token,
+    };
+    let record = Record::decode(at.kind, id, body)?;
     let place = RecordAt {
         end: at.end,
         bytes: body.len(),

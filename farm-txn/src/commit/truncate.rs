@@ -1,6 +1,6 @@
-//! The last step of a commit: its records are removed from the logs (`FaRM'15 §4`). Every record that is appended also
-//! truncates older transactions. If no other record is appended for a while, the worker appends a record of kind
-//! TRUNCATE.
+//! The last step of a commit: its records are removed from the logs (`FaRM'15 §4`). Every record that is appended has the
+//! low bound, below which all transactions are truncated. If no other record is appended for a while, the worker appends a
+//! record of kind TRUNCATE.
 
 use std::time::Duration;
 
@@ -11,8 +11,9 @@ use farm_core::messaging::CallError;
 use farm_core::worker::{Append, Cont, Worker};
 
 use super::coordinator::Coordinator;
+use super::truncations::Batch;
 use crate::layer::{Transactions, transactions};
-use crate::record::{self, Kind, truncation_reserved};
+use crate::record::{self, Kind, TxId, truncation_reserved};
 
 /// The time after which truncations are sent by a record of their own.
 const TRUNCATE_AFTER: Duration = Duration::from_micros(500);
@@ -35,7 +36,7 @@ pub(super) fn end(state: &mut Transactions, commit: &Coordinator) {
     state.truncations.end(commit.sequence, machines);
 }
 
-/// Appends a record, and the truncations for its machine. `fill` appends the part of the record after its head.
+/// Appends a record with the low bound. `fill` appends the part of the record after its head.
 ///
 /// # Errors
 /// As [`Worker::append_log`]: nothing was appended.
@@ -44,27 +45,33 @@ pub(crate) fn append(
     out: Outgoing,
     fill: impl FnOnce(&mut Vec<u8>),
 ) -> Result<(), CallError> {
+    let coordinator = worker.me();
     let layer = transactions(worker);
-    let batch = layer.truncations.batch(out.to);
+    let (configuration, sequence) = (layer.configuration, out.sequence);
+    let id = TxId {
+        configuration,
+        coordinator,
+        sequence,
+    };
+    let Batch { low, count } = layer.truncations.batch(out.to);
     let mut head = std::mem::take(&mut layer.record_head);
     let mut rest = std::mem::take(&mut layer.record_rest);
     rest.clear();
     fill(&mut rest);
-    let (low, names) = (batch.low, batch.names());
-    record::encode_head(&mut head, out.kind, out.sequence, low, names, &rest);
+    record::encode_head(&mut head, out.kind, id, low, &rest);
     let appended = worker.append_log(Append {
         to: out.to,
         kind: out.kind.code(),
         token: out.sequence,
         body: &[&head, &rest],
-        reserved: out.reserved + batch.count as u32 * truncation_reserved(),
+        reserved: out.reserved + count as u32 * truncation_reserved(),
         acknowledged: out.acknowledged,
     });
     let layer = transactions(worker);
     (layer.record_head, layer.record_rest) = (head, rest);
     if appended.is_ok() {
         layer.counters.count_record(out.kind);
-        layer.truncations.on_sent(out.to, &batch);
+        layer.truncations.on_sent(out.to, count);
     }
     appended
 }
@@ -85,9 +92,9 @@ fn now(worker: &mut Worker, _: u64, (): ()) {
     soon(worker);
 }
 
-/// Sends the truncations of a machine by records of their own, until all are sent or the log is full.
+/// Sends the low bound to a machine by a record of its own, if the machine can truncate something by it.
 pub(crate) fn explicitly(worker: &mut Worker, machine: MachineId) {
-    while transactions(worker).truncations.has_unsent(machine) {
+    if transactions(worker).truncations.has_due(machine) {
         marks::mark("truncate: by a record of its own");
         let out = Outgoing {
             to: machine,
@@ -98,7 +105,8 @@ pub(crate) fn explicitly(worker: &mut Worker, machine: MachineId) {
         };
         match append(worker, out, |_| ()) {
             Ok(()) => {}
-            Err(CallError::Busy) => return,
+            // The timer tries again.
+            Err(CallError::Busy) => {}
             // The logs of a lost machine are lost, too.
             Err(_) => {
                 let count = transactions(worker).truncations.on_lost(machine);

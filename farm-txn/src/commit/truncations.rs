@@ -1,52 +1,74 @@
-//! The transactions that primaries may truncate (`FaRM'15 §4`), as a value of each coordinating worker.
+//! The transactions that participants may truncate (`FaRM'15 §4`), as a value of each coordinating worker.
 //!
-//! Each record that the worker appends to a log carries its low bound, below which all of its transactions are
-//! truncated, and the numbers of a few transactions above it.
+//! Each record that the worker appends to a log carries its low bound: all of its transactions below are finished, and are
+//! truncated. A transaction that takes long holds the bound back for all later ones, which keep their records until it has
+//! ended. So no transaction begins that is [`MOST_AHEAD`] or more above the bound. Transactions that are truncated by name, as in
+//! the paper, would not need this; but recovery must be able to tell transactions that were truncated from those that never
+//! had a record, and one number for each coordinator is all that it has to know (docs/decisions/0031).
 
 use std::collections::VecDeque;
 
 use farm_core::ids::MachineId;
 
-use crate::record::MOST_TRUNCATED;
+/// Maximum number of transactions of a worker from the low bound on.
+const MOST_AHEAD: u64 = 4096;
 
-/// The transactions that primaries may truncate; see the [module](self).
-#[derive(Debug, Default)]
+/// The transactions that participants may truncate; see the [module](self).
+#[derive(Debug)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 pub(crate) struct Truncations {
     /// The number of the transaction that began last.
     last: u64,
-    /// Transactions by ascending number, and whether each may be truncated. The first transaction may not be truncated.
+    /// Transactions by ascending number, and whether each is finished. The first is not.
     open: VecDeque<(u64, bool)>,
-    /// For each machine, by its index, the transactions that it may truncate and that no record has named, in any
-    /// order. Space for naming them is reserved in its log.
+    /// For each machine, by its index, the finished transactions with records there that no bound that was sent there has
+    /// passed, ascending. Room for a record that truncates each of them is reserved in its log.
     unsent: Vec<Vec<u64>>,
     /// Machines whose list was ever used.
     machines: Vec<MachineId>,
     /// Length of all lists of `unsent`.
     waiting: usize,
-    /// Whether a timer is set that sends the truncations of `unsent`.
+    /// Whether a timer is set that sends the bound by records of their own.
     timer: bool,
+    most_ahead: u64,
 }
 
-/// The truncations that one record carries.
+impl Default for Truncations {
+    fn default() -> Self {
+        Self {
+            last: 0,
+            open: VecDeque::new(),
+            unsent: Vec::new(),
+            machines: Vec::new(),
+            waiting: 0,
+            timer: false,
+            most_ahead: MOST_AHEAD,
+        }
+    }
+}
+
+/// What one record truncates at its machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Batch {
     /// Transactions below this number are truncated.
     pub(super) low: u64,
-    names: [u64; MOST_TRUNCATED],
-    named: usize,
-    /// Number of unsent truncations of the machine that the record covers, because they are below the bound or named.
+    /// Number of unsent truncations of the machine below the bound.
     pub(super) count: usize,
 }
 
-impl Batch {
-    /// Returns the transactions that are named.
-    pub(super) fn names(&self) -> &[u64] {
-        &self.names[..self.named]
-    }
-}
-
 impl Truncations {
+    /// Returns whether a transaction may begin now, without being too far above the low bound. When it may not, it may when
+    /// an earlier one has ended.
+    #[inline]
+    pub(crate) fn may_begin(&self) -> bool {
+        self.last + 1 - self.low() < self.most_ahead
+    }
+
+    /// Sets the maximum number of transactions from the low bound on.
+    pub(crate) fn set_most_ahead(&mut self, most: u64) {
+        self.most_ahead = most;
+    }
+
     /// Returns the number of a new transaction.
     pub(crate) fn begin(&mut self) -> u64 {
         self.last += 1;
@@ -54,7 +76,7 @@ impl Truncations {
         self.last
     }
 
-    /// Records that all participants have acknowledged the end of a transaction. Each of them may truncate it.
+    /// Records that all participants have acknowledged the end of a transaction: it is finished.
     pub(crate) fn end(&mut self, sequence: u64, participants: impl Iterator<Item = MachineId>) {
         if let Ok(at) = self.open.binary_search_by_key(&sequence, |open| open.0) {
             self.open[at].1 = true;
@@ -72,39 +94,37 @@ impl Truncations {
         if self.unsent.len() <= index {
             self.unsent.resize_with(index + 1, Vec::new);
         }
+        let unsent = &mut self.unsent[index];
         // A list that was ever used keeps its capacity.
-        if self.unsent[index].capacity() == 0 {
+        if unsent.capacity() == 0 {
             self.machines.push(machine);
         }
-        self.unsent[index].push(sequence);
+        // Transactions end nearly in the order of their numbers.
+        let later = unsent.iter().rev();
+        let later = later.take_while(|other| **other > sequence).count();
+        unsent.insert(unsent.len() - later, sequence);
         self.waiting += 1;
     }
 
-    /// Returns the truncations that the next record for a machine carries.
-    pub(super) fn batch(&mut self, machine: MachineId) -> Batch {
-        let mut batch = Batch {
-            low: self.open.front().map_or(self.last + 1, |open| open.0),
-            ..Batch::default()
-        };
-        if let Some(unsent) = self.unsent.get_mut(machine.index())
-            && !unsent.is_empty()
-        {
-            // Transactions below the low bound need not be named.
-            unsent.sort_unstable();
-            let below = unsent.partition_point(|sequence| *sequence < batch.low);
-            batch.named = (unsent.len() - below).min(MOST_TRUNCATED);
-            batch.names[..batch.named].copy_from_slice(&unsent[below..][..batch.named]);
-            batch.count = below + batch.named;
-        }
-        batch
+    /// Returns the number below which all transactions are finished.
+    #[inline]
+    fn low(&self) -> u64 {
+        self.open.front().map_or(self.last + 1, |open| open.0)
     }
 
-    /// Records that the record with this batch was appended. The batch must be the last batch that
-    /// [`Truncations::batch`] returned.
-    pub(super) fn on_sent(&mut self, machine: MachineId, batch: &Batch) {
-        if batch.count > 0 {
-            self.unsent[machine.index()].drain(..batch.count);
-            self.waiting -= batch.count;
+    /// Returns what the next record for a machine truncates.
+    pub(super) fn batch(&self, machine: MachineId) -> Batch {
+        let low = self.low();
+        let unsent = self.unsent.get(machine.index());
+        let count = unsent.map_or(0, |unsent| unsent.partition_point(|one| *one < low));
+        Batch { low, count }
+    }
+
+    /// Records that a record with the last [`Batch`] of the machine, which had this count, was appended.
+    pub(super) fn on_sent(&mut self, machine: MachineId, count: usize) {
+        if count > 0 {
+            self.unsent[machine.index()].drain(..count);
+            self.waiting -= count;
         }
     }
 
@@ -116,10 +136,12 @@ impl Truncations {
         count
     }
 
-    /// Returns whether a machine has truncations that were not sent.
-    pub(super) fn has_unsent(&self, machine: MachineId) -> bool {
-        let unsent = self.unsent.get(machine.index());
-        unsent.is_some_and(|unsent| !unsent.is_empty())
+    /// Returns whether a record with the low bound truncates something at a machine.
+    pub(super) fn has_due(&self, machine: MachineId) -> bool {
+        let first = self.unsent.get(machine.index());
+        first
+            .and_then(|unsent| unsent.first())
+            .is_some_and(|first| *first < self.low())
     }
 
     /// Returns the machines that may have truncations that were not sent.
@@ -127,10 +149,10 @@ impl Truncations {
         &self.machines
     }
 
-    /// Returns whether the caller must set the timer after which unsent truncations are sent by records of their own.
-    /// From then on the timer counts as set.
+    /// Returns whether the caller must set the timer after which the low bound is sent by records of their own. From then on
+    /// the timer counts as set.
     pub(super) fn start_timer(&mut self) -> bool {
-        let starts = !self.timer && self.waiting > 0;
+        let starts = !self.timer && self.machines.iter().any(|machine| self.has_due(*machine));
         self.timer |= starts;
         starts
     }
@@ -173,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_names_the_first_transactions_above_the_low_bound() {
+    fn a_record_truncates_what_is_below_the_low_bound() {
         let mut state = Truncations::default();
         let numbers: Vec<u64> = (0..12).map(|_| state.begin()).collect();
         // The third stays open.
@@ -181,13 +203,36 @@ mod tests {
             state.end(*number, [machine()].into_iter());
         }
         let batch = state.batch(machine());
-        assert_eq!((batch.low, batch.count), (3, 10));
-        assert_eq!(batch.names(), [4, 5, 6, 7, 8, 9, 10, 11]);
+        assert_eq!(batch, Batch { low: 3, count: 2 });
         assert_eq!(state.batch(machine()), batch, "nothing was sent");
-        state.on_sent(machine(), &batch);
-        assert_eq!(state.batch(machine()).names(), [12]);
+        assert!(state.has_due(machine()));
+        state.on_sent(machine(), batch.count);
+        assert_eq!(state.batch(machine()), Batch { low: 3, count: 0 });
+        assert!(!state.has_due(machine()) && !state.start_timer());
+        assert_eq!(state.waiting(), 9);
+        state.end(3, [machine()].into_iter());
+        assert_eq!(state.batch(machine()), Batch { low: 13, count: 10 });
         assert!(state.start_timer() && !state.start_timer());
-        assert_eq!((state.on_lost(machine()), state.waiting()), (1, 0));
-        assert!(!state.has_unsent(machine()));
+        assert_eq!((state.on_lost(machine()), state.waiting()), (10, 0));
+        assert!(!state.has_due(machine()));
+    }
+
+    #[test]
+    fn no_transaction_begins_too_far_above_the_low_bound() {
+        let mut state = Truncations::default();
+        state.set_most_ahead(4);
+        for number in 1..=4 {
+            assert!(state.may_begin(), "{number}");
+            assert_eq!(state.begin(), number);
+        }
+        assert!(!state.may_begin());
+        for finished in [2, 4] {
+            state.end(finished, std::iter::empty());
+            assert!(!state.may_begin());
+        }
+        state.end(1, std::iter::empty());
+        assert!(state.may_begin());
+        assert_eq!((state.begin(), state.begin()), (5, 6));
+        assert!(!state.may_begin());
     }
 }

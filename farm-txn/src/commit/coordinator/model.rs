@@ -9,7 +9,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use farm_core::ids::Address;
+use farm_core::ids::{Address, WorkerRef};
 use farm_core::object::Version;
 use stateright::{Checker, Model, Property};
 
@@ -18,7 +18,7 @@ use super::*;
 use crate::commit::primary::{self, LogState, RecordAt};
 use crate::commit::reply::Verdict;
 use crate::commit::truncations::Truncations;
-use crate::record::{self, Record};
+use crate::record::{self, Record, TxId};
 
 /// An error of a commit that the checker must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -264,13 +264,13 @@ impl World {
         }
         let truncations = &mut self.nodes[tx].truncations;
         let batch = truncations.batch(machine);
-        truncations.on_sent(machine, &batch);
+        truncations.on_sent(machine, batch.count);
         let mut rest = Vec::new();
         if kind == Kind::Lock {
             record::encode_lock(&mut rest, 1, &[], 0);
         }
         let mut body = Vec::new();
-        record::encode_head(&mut body, kind, sequence, batch.low, batch.names(), &rest);
+        record::encode_head(&mut body, kind, id(sequence), batch.low, &rest);
         body.extend_from_slice(&rest);
         let log = &mut self.logs[tx][machine.index()];
         log.records.push_back((kind.code(), sequence, body));
@@ -381,7 +381,7 @@ impl World {
         let machines: Vec<MachineId> = logged.map(|one| one.machine).collect();
         truncations.end(commit.sequence, machines.iter().copied());
         for machine in machines {
-            if self.nodes[tx].truncations.has_unsent(machine) {
+            if self.nodes[tx].truncations.has_due(machine) {
                 self.append(tx, machine, Kind::Truncate, 0);
             }
         }
@@ -395,7 +395,7 @@ impl World {
             end: log.end,
             bytes: body.len(),
         };
-        let record = Record::decode(kind, sequence, &body).expect("a whole record");
+        let record = Record::decode(kind, id(sequence), &body).expect("a whole record");
         match log.state.on_record(&record, sequence, at) {
             Err(violation) => self.wrong = Some(violation.to_string()),
             Ok(primary::Action::Nothing) => {}
@@ -529,6 +529,15 @@ impl World {
 
     fn writes(&self, tx: usize, machine: u16) -> bool {
         self.written_at(tx, machine.into()).next().is_some()
+    }
+}
+
+/// The coordinators have logs of their own, so that one name will do.
+fn id(sequence: u64) -> TxId {
+    TxId {
+        configuration: record::FIXED_CONFIGURATION,
+        coordinator: WorkerRef::from_bits(1 << 16).unwrap(),
+        sequence,
     }
 }
 
