@@ -303,6 +303,8 @@ impl Machine {
                 }
                 let _stop_all = StopOnPanic(Arc::clone(&control), me);
                 let mut worker = Worker::new(parts);
+                // Dropped before the worker, whose drop tells those who wait why it has stopped.
+                let _reason = StopOnPanic(Arc::clone(&control), me);
                 attach(&mut worker);
                 run(&mut worker, policy, &control);
             })
