@@ -23,7 +23,7 @@ pub enum AllocError {
     /// any shortage, and in a new transaction.
     #[error(
         "out of memory: cannot allocate {asked} bytes, because regions take {in_use} of {limit} bytes; \
-         free objects and retry, or raise memory.per_machine_bytes"
+         free objects and retry, or raise memory.per_machine_bytes, or memory_bytes of this [[machine]] if it has one"
     )]
     OutOfMemory {
         /// Bytes requested.

@@ -57,6 +57,15 @@ fn a_workload_that_cannot_be_run_is_refused_with_the_reason() {
         2,
         &["--payload-bytes", "40"],
     );
+    refuse(
+        &["bank", "--set", "machine.3.memory_bytes=0"],
+        2,
+        &[
+            "has objects on every machine",
+            "machine m3 has no memory",
+            "choose table",
+        ],
+    );
     // Programs built without the feature `mutants` have no deliberate bugs.
     #[cfg(not(feature = "mutants"))]
     refuse(

@@ -96,14 +96,9 @@ fn the_status_of_a_running_cluster_is_reported() {
         "--interval",
         "0.1",
     ]);
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    assert!(watch.is_running(), "{}", watch.stderr());
+    watch.wait_for_output("3 of 3 machine(s) run", 2);
     watch.signal(Signal::INT);
-    let watched = watch.end().ok().stdout;
-    assert!(
-        watched.matches("3 of 3 machine(s) run").count() >= 1,
-        "{watched}"
-    );
+    watch.end().ok();
 
     cluster.stop().unwrap();
     for node in nodes {

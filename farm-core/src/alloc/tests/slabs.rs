@@ -129,7 +129,7 @@ fn out_of_memory_is_a_typed_error_until_a_slot_is_released() {
     assert_eq!(
         error.to_string(),
         "out of memory: cannot allocate 704 bytes, because regions take 65536 of 65536 bytes; \
-         free objects and retry, or raise memory.per_machine_bytes"
+         free objects and retry, or raise memory.per_machine_bytes, or memory_bytes of this [[machine]] if it has one"
     );
     assert_eq!(reserved.len() as u64, slab.usage(class).slots);
     let hint = Some(reserved[0].address);

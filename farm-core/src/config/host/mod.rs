@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use serde::Serialize;
 
-use super::{Config, Fabric, HugePages, exact_size, rounded_size};
+use super::{Config, Fabric, HugePages, MachineConfig, exact_size, rounded_size};
 use crate::fabric::verbs::DeviceReport;
 use crate::ids::MachineId;
 use crate::limits::{GIB, MIB};
@@ -484,12 +484,18 @@ fn advice(
     let for_regions = limit.available_bytes().saturating_sub(beside_regions);
     let per_machine = for_regions / need.machines.max(1);
     let regions = per_machine / memory.region_bytes.max(1);
+    // A size of a machine's own is in effect for it in place of the common one.
+    let own = |machine: &MachineConfig| machine.memory_bytes.is_some_and(|own| own > 0);
+    let key = match config.machines.iter().any(own) {
+        true => "memory.per_machine_bytes, and memory_bytes of each [[machine]],",
+        false => "memory.per_machine_bytes",
+    };
     let lower = if regions > 0 {
         let most = exact_size(regions * memory.region_bytes);
-        format!("lower memory.per_machine_bytes to at most \"{most}\"")
+        format!("lower {key} to at most \"{most}\"")
     } else if per_machine >= memory.block_bytes && memory.block_bytes > 0 {
         let most = exact_size(per_machine - per_machine % memory.block_bytes);
-        format!("lower memory.region_bytes and memory.per_machine_bytes to at most \"{most}\"")
+        format!("lower memory.region_bytes and {key} to at most \"{most}\"")
     } else if need.rings_bytes > need.regions_bytes {
         "lower rings.log_bytes and rings.ring_bytes, or use fewer machines or workers".to_owned()
     } else {

@@ -74,6 +74,12 @@ fn more_than_the_host_has_is_refused_with_numbers_and_advice() {
          for the processes), but the host has only 8 GiB of memory available, of 16 GiB in total; lower \
          memory.per_machine_bytes to at most \"2GiB\", or use fewer machines"
     );
+    let mut uneven = config();
+    uneven.machines[0].memory_bytes = Some(4 * GIB);
+    let text = refusal(&uneven, &facts).to_string();
+    let advice =
+        "lower memory.per_machine_bytes, and memory_bytes of each [[machine]], to at most \"2GiB\"";
+    assert!(text.contains(advice), "{text}");
 }
 
 #[test]

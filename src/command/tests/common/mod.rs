@@ -417,6 +417,24 @@ impl Run {
         }
     }
 
+    /// Waits until the command has written `text` to standard output this many times.
+    pub(crate) fn wait_for_output(&mut self, text: &str, times: usize) {
+        let written =
+            |run: &Self| String::from_utf8_lossy(&fs::read(&run.stdout).unwrap()).into_owned();
+        let deadline = Instant::now() + DEADLINE;
+        while written(self).matches(text).count() < times {
+            let late = !self.is_running() || Instant::now() > deadline;
+            assert!(
+                !late,
+                "farm {}: no {text:?} in standard output:\n{}\n{}",
+                self.what,
+                written(self),
+                self.stderr()
+            );
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Waits until the command ends.
     pub(crate) fn end(self) -> Ended {
         self.end_within(DEADLINE)
