@@ -15,6 +15,7 @@ use farm_core::membership::configuration::{
 use farm_core::membership::directory::{Directory, OsDirectory};
 use farm_core::membership::files::{FileStore, KEPT};
 use farm_core::membership::store::{ConfigStore, StoreError, Swap};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 /// The role of a child process: the directory, a colon and what the child does.
 const ROLE: &str = "FARM_CONFIG_STORE_ROLE";
@@ -194,17 +195,15 @@ impl Process {
     }
 
     fn wait_until_stopped(&self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        let options = rustix::process::WaitOptions::UNTRACED;
-        let (_, status) = rustix::process::waitpid(Some(pid), options)
-            .unwrap()
-            .unwrap();
+        let pid = Pid::from_child(&self.child);
+        let options = WaitOptions::UNTRACED;
+        let (_, status) = waitpid(Some(pid), options).unwrap().unwrap();
         assert!(status.stopped(), "{status:?}");
     }
 
     fn go_on(&self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::CONT).unwrap();
     }
 }
 
@@ -242,40 +241,27 @@ fn child() {
     let number: u32 = number.parse().unwrap();
     match what {
         "many" => many(dir, number),
-        "killed" => {
-            let next = with_region(&newest(dir), 1);
-            let mut store = store_with(dir, |operation| {
-                if operation == number {
-                    rustix::process::kill_process(
-                        rustix::process::getpid(),
-                        rustix::process::Signal::KILL,
-                    )?;
-                }
-                Ok(())
-            });
-            let outcome = store.compare_and_swap(&next);
-            say(&format!("{outcome:?}"));
-        }
-        "stopped" => {
-            let next = with_region(&newest(dir), 1);
-            let mut store = store_with(dir, |operation| {
-                if operation == number {
-                    rustix::process::kill_process(
-                        rustix::process::getpid(),
-                        rustix::process::Signal::STOP,
-                    )?;
-                }
-                Ok(())
-            });
-            say(match store.compare_and_swap(&next) {
-                Ok(Swap::Won) => "won",
-                Ok(Swap::Lost) => "lost",
-                Err(StoreError::Unknown(_)) => "unknown",
-                Err(error) => panic!("{error}"),
-            });
-        }
+        "killed" => change_under(dir, Signal::KILL, number),
+        "stopped" => change_under(dir, Signal::STOP, number),
         other => panic!("{other}"),
     }
+}
+
+/// Makes one change, and sends itself a signal before an operation of it.
+fn change_under(dir: &Path, signal: Signal, operation: u32) {
+    let next = with_region(&newest(dir), 1);
+    let mut store = store_with(dir, |at| {
+        if at == operation {
+            kill_process(getpid(), signal)?;
+        }
+        Ok(())
+    });
+    say(match store.compare_and_swap(&next) {
+        Ok(Swap::Won) => "won",
+        Ok(Swap::Lost) => "lost",
+        Err(StoreError::Unknown(_)) => "unknown",
+        Err(error) => panic!("{error}"),
+    });
 }
 
 /// Makes 100 changes, against other processes.

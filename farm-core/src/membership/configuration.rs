@@ -70,7 +70,7 @@ pub enum ReplicaState {
 pub struct Replica {
     /// The machine that stores it.
     pub machine: MachineId,
-    /// The configuration in which it was created, which tells it from an earlier copy of the region on the same machine.
+    /// The configuration in which it was created, which distinguishes it from an earlier copy of the region on the same machine.
     pub since: u64,
     /// Whether it has the whole region.
     pub state: ReplicaState,

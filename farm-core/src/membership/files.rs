@@ -66,14 +66,8 @@ impl<D: Directory> FileStore<D> {
         Self { dir, cluster, kept }
     }
 
-    /// Returns the numbers of all configurations, in any order.
-    fn numbers(&mut self) -> Result<Vec<u64>, StoreError> {
-        let names = self.list()?;
-        Ok(names.iter().filter_map(|name| number(name)).collect())
-    }
-
     fn newest(&mut self) -> Result<Option<u64>, StoreError> {
-        Ok(self.numbers()?.into_iter().max())
+        Ok(numbers(&self.list()?).max())
     }
 
     fn list(&mut self) -> Result<Vec<String>, StoreError> {
@@ -155,8 +149,9 @@ impl<D: Directory> FileStore<D> {
     /// Removes the files that are not needed after the change of this number. What fails is done by a later change.
     fn prune(&mut self, number: u64) {
         let Ok(names) = self.list() else { return };
-        let mut old: Vec<u64> = names.iter().filter_map(|name| self::number(name)).collect();
-        old.retain(|old| old + self.kept <= number);
+        let mut old: Vec<u64> = numbers(&names)
+            .filter(|old| old + self.kept <= number)
+            .collect();
         old.sort_unstable();
         for number in old {
             if let Err(error) = self.dir.remove(&name(number)) {
@@ -192,8 +187,8 @@ impl<D: Directory> ConfigStore for FileStore<D> {
         let version = next.version;
         let encoded = next.encode();
         let bytes = encoded.map_err(|source| StoreError::Encode { version, source })?;
-        let before = next.change.checked_sub(1);
-        if self.newest()? != before.filter(|before| *before > 0) {
+        let before = (next.change > 1).then(|| next.change - 1);
+        if self.newest()? != before {
             return Ok(Swap::Lost);
         }
         let new = self.write_new(&bytes)?;
@@ -223,6 +218,11 @@ fn name(number: u64) -> String {
 
 fn random() -> io::Result<u64> {
     random_words::<1>().map(|[word]| word)
+}
+
+/// Returns the numbers of all configurations among these names, in any order.
+fn numbers(names: &[String]) -> impl Iterator<Item = u64> + '_ {
+    names.iter().filter_map(|name| number(name))
 }
 
 /// Returns the number in the name of a configuration.
