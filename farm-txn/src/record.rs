@@ -362,8 +362,8 @@ pub(crate) fn encode_head(out: &mut Vec<u8>, kind: Kind, id: TxId, low: u64, res
     out[..WORD].copy_from_slice(&sum.to_le_bytes());
 }
 
-/// Returns the bytes that the truncation of one transaction reserves: those of a record of its own.
-pub(crate) fn truncation_reserved() -> u32 {
+/// Returns the bytes that a record without additions takes in a log: COMMIT-PRIMARY, ABORT, or TRUNCATE.
+pub(crate) fn fixed_reserved() -> u32 {
     log_record_bytes(FIXED_BYTES)
 }
 

@@ -10,7 +10,6 @@ use super::coordinator::{Action, Blocked, Coordinator, Sent, Settings};
 use super::id::{CommitId, CommitPart};
 use super::install::install_local;
 use super::lock::{encode_lock, lock_local, make_exclusive, unlock_local};
-use super::plan::Participant;
 use super::reserve::{release_reserved, reserve};
 use super::steps::{CommitSteps, Steps};
 use super::truncate::{self, Outgoing};
@@ -19,7 +18,7 @@ use crate::calls::DeferredResult;
 use crate::contexts::{checkin, end_of};
 use crate::error::TxError;
 use crate::layer::{Transactions, transactions};
-use crate::record::Kind;
+use crate::record::{Kind, fixed_reserved};
 use crate::results;
 use crate::tx::Tx;
 
@@ -257,7 +256,7 @@ fn perform(
                 to: commit.plan.participants[at as usize].machine,
                 kind,
                 sequence: commit.sequence,
-                reserved: Participant::end_reserved(),
+                reserved: fixed_reserved(),
                 acknowledged: Some(Cont::new(on_acknowledged, id.part(at))),
             };
             return commit.on_end_sent(sent(truncate::append(worker, out, |_| ())));

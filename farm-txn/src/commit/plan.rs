@@ -4,7 +4,7 @@ use farm_core::ids::MachineId;
 use farm_core::ring::log_record_bytes;
 use smallvec::SmallVec;
 
-use crate::record::{self, FIXED_BYTES, LOCK_BYTES};
+use crate::record::{self, FIXED_BYTES, LOCK_BYTES, fixed_reserved};
 use crate::tx::{Entry, KEPT_ENTRIES, Tx};
 
 /// Another machine whose objects are written: a primary.
@@ -30,14 +30,9 @@ impl Participant {
         log_record_bytes(FIXED_BYTES + self.rest_bytes)
     }
 
-    /// Returns the bytes to reserve for COMMIT-PRIMARY or ABORT.
-    pub(super) fn end_reserved() -> u32 {
-        log_record_bytes(FIXED_BYTES)
-    }
-
-    /// Returns the bytes to reserve for all records of a transaction.
+    /// Returns the bytes to reserve for all records of a transaction: LOCK, COMMIT-PRIMARY or ABORT, and TRUNCATE.
     pub(super) fn reserved(&self) -> u32 {
-        self.lock_reserved() + Self::end_reserved() + record::truncation_reserved()
+        self.lock_reserved() + 2 * fixed_reserved()
     }
 }
 

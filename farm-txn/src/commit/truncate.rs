@@ -13,7 +13,7 @@ use farm_core::worker::{Append, Cont, Worker};
 use super::coordinator::Coordinator;
 use super::truncations::Batch;
 use crate::layer::{Transactions, transactions};
-use crate::record::{self, Kind, TxId, truncation_reserved};
+use crate::record::{self, Kind, TxId, fixed_reserved};
 
 /// The time after which truncations are sent by a record of their own.
 const TRUNCATE_AFTER: Duration = Duration::from_micros(500);
@@ -64,7 +64,7 @@ pub(crate) fn append(
         kind: out.kind.code(),
         token: out.sequence,
         body: &[&head, &rest],
-        reserved: out.reserved + count as u32 * truncation_reserved(),
+        reserved: out.reserved + count as u32 * fixed_reserved(),
         acknowledged: out.acknowledged,
     });
     let layer = transactions(worker);
@@ -110,7 +110,7 @@ pub(crate) fn explicitly(worker: &mut Worker, machine: MachineId) {
             // The logs of a lost machine are lost, too.
             Err(_) => {
                 let count = transactions(worker).truncations.on_lost(machine);
-                worker.release_log(machine, count as u32 * truncation_reserved());
+                worker.release_log(machine, count as u32 * fixed_reserved());
             }
         }
     }
