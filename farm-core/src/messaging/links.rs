@@ -2,10 +2,12 @@
 //!
 //! Every machine exports one segment for each machine of the cluster, itself included. The segment
 //! stores the rings and logs that the peer's workers write. After them it stores one line for each
-//! ring and log of its own workers, to which the peer reports the head:
+//! ring and log of its own workers, to which the peer reports the head, and one line for each log of the
+//! peer's workers, in which the own workers store what is freed ([`KeptState`]):
 //!
 //! ```text
 //! segment of A for B:  | ring of B.w0 | … | log of B.w0 | … | head for A.w0 (64 B) | … | log head for A.w0 | … |
+//!                      | state of the log of B.w0 (64 B) | … |
 //! segment of A for A:  | w0→w0 | w0→w1 | … | w1→w0 | … | head w0→w0 | head w0→w1 | … |
 //! ```
 //!
@@ -16,8 +18,8 @@ use crate::fabric::{Capability, Endpoint, ImportError, Remote, RemoteMemory};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::mem::{LINE_BYTES, Memory};
 use crate::ring::{
-    Capacity, InvalidCapacity, LogSender, NoShare, ReceiverConfig, RecordIntegrity, ReplyCredits,
-    RingReceiver, RingSender, SenderConfig, SetupError,
+    Capacity, InvalidCapacity, KeptState, LogSender, NoShare, ReceiverConfig, RecordIntegrity,
+    ReplyCredits, RingReceiver, RingSender, SenderConfig, SetupError,
 };
 
 /// Why wiring the rings of a worker failed.
@@ -89,7 +91,7 @@ impl SegmentLayout {
 
     /// Returns the bytes of the segment.
     pub fn bytes(&self) -> usize {
-        self.head(0) + (self.heads + self.log_heads) * LINE_BYTES
+        self.log_state(self.logs)
     }
 
     /// Returns the offset of a ring.
@@ -111,6 +113,11 @@ impl SegmentLayout {
     /// Returns the offset of the head line of a log.
     pub fn log_head(&self, index: usize) -> usize {
         self.head(self.heads + index)
+    }
+
+    /// Returns the offset of the line with the state of a log.
+    pub fn log_state(&self, index: usize) -> usize {
+        self.log_head(self.log_heads + index)
     }
 }
 
@@ -269,6 +276,7 @@ impl Wiring<'_> {
         segment: RemoteMemory,
         at: usize,
         sender: usize,
+        kept: Option<KeptState>,
     ) -> Result<RingReceiver, LinkError> {
         let head_copy = Remote {
             memory: segment,
@@ -279,6 +287,7 @@ impl Wiring<'_> {
             head_copy,
             integrity: self.format.integrity,
             notify: Some(worker_id(sender)),
+            kept,
         };
         Ok(RingReceiver::new(config, self.endpoint)?)
     }
@@ -301,7 +310,7 @@ impl Wiring<'_> {
                 poller: other,
             })?);
             let buffer = me.ours.window(layout.ring(from), self.format.ring_bytes);
-            let ring = self.receiver(buffer, segment, layout.head(from), other)?;
+            let ring = self.receiver(buffer, segment, layout.head(from), other, None)?;
             links.incoming.push(Incoming {
                 machine: me.machine,
                 sender: worker_id(other),
@@ -341,16 +350,18 @@ impl Wiring<'_> {
         )?));
         for sender in (0..peer.workers).filter(|sender| sender % n == own) {
             let buffer = peer.ours.window(ours.ring(sender), self.format.ring_bytes);
-            let ring = self.receiver(buffer, segment, theirs.head(sender), sender)?;
+            let ring = self.receiver(buffer, segment, theirs.head(sender), sender, None)?;
             links.incoming.push(Incoming {
                 machine: peer.machine,
                 sender: worker_id(sender),
                 ring,
             });
             let buffer = peer.ours.window(ours.log(sender), self.format.log_bytes);
+            let kept = KeptState::new(peer.ours.window(ours.log_state(sender), LINE_BYTES));
+            let at = theirs.log_head(sender);
             links.logs_in.push(IncomingLog {
                 from: WorkerRef::new(peer.machine, worker_id(sender)),
-                ring: self.receiver(buffer, segment, theirs.log_head(sender), sender)?,
+                ring: self.receiver(buffer, segment, at, sender, Some(kept))?,
                 lost: false,
             });
         }
@@ -381,7 +392,12 @@ mod tests {
             let logs = (0..layout.logs).map(|i| (layout.log(i), 16384));
             let heads = (0..layout.heads).map(|i| (layout.head(i), LINE_BYTES));
             let log_heads = (0..layout.log_heads).map(|i| (layout.log_head(i), LINE_BYTES));
-            let parts = rings.chain(logs).chain(heads).chain(log_heads);
+            let states = (0..layout.logs).map(|i| (layout.log_state(i), LINE_BYTES));
+            let parts = rings
+                .chain(logs)
+                .chain(heads)
+                .chain(log_heads)
+                .chain(states);
             let mut parts: Vec<(usize, usize)> = parts.collect();
             parts.sort_unstable();
             for pair in parts.windows(2) {

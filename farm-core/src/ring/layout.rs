@@ -248,6 +248,16 @@ const fn checksum_trailer_start(sequence: u64) -> u64 {
     1 << 63 | (sequence << (64 - CHECKSUM_SHIFT)) & !(1 << 63)
 }
 
+/// Returns the number of the record that has this trailer: with checksums, its last bits.
+#[inline]
+pub const fn sequence_of(trailer: u64, integrity: RecordIntegrity) -> u64 {
+    let trailer = trailer & !(1 << 63);
+    match integrity {
+        RecordIntegrity::LastWord => trailer,
+        RecordIntegrity::Checksum => trailer >> (64 - CHECKSUM_SHIFT),
+    }
+}
+
 /// Returns whether `trailer` belongs to record number `sequence`. Does not verify the checksum.
 #[inline]
 pub const fn is_trailer_of(trailer: u64, sequence: u64, integrity: RecordIntegrity) -> bool {

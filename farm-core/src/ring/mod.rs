@@ -80,6 +80,7 @@
 mod credits;
 #[cfg(feature = "mutants")]
 mod faults;
+mod kept;
 pub mod layout;
 mod log;
 mod receiver;
@@ -96,6 +97,7 @@ mod tests;
 use std::sync::atomic::Ordering;
 
 pub use credits::{NoShare, ReplyCredits};
+pub use kept::{KEPT_STATE_BYTES, KeptRecords, KeptState};
 pub use layout::{Capacity, Expected, InvalidCapacity, Kind};
 pub use log::{LogSender, log_record_bytes};
 pub use receiver::{ReceiverConfig, Record, RingError, RingReceiver};
@@ -121,6 +123,8 @@ pub trait Words {
     fn copy_out(&self, offset: usize, out: &mut [u64]);
     /// Zeroes `bytes` from `offset` on, in no promised order.
     fn clear(&self, offset: usize, bytes: usize);
+    /// Stores the word at `offset`. Whoever sees a later store of this thread sees this one, too.
+    fn store_first(&self, offset: usize, word: u64);
 }
 
 impl Words for Memory {
@@ -141,6 +145,12 @@ impl Words for Memory {
     #[inline]
     fn clear(&self, offset: usize, bytes: usize) {
         self.zero(offset, bytes);
+    }
+
+    #[inline]
+    fn store_first(&self, offset: usize, word: u64) {
+        self.store(offset, word, Ordering::Relaxed);
+        self.fence(Ordering::Release);
     }
 }
 

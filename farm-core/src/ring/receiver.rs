@@ -1,6 +1,7 @@
 //! The receiving end of a ring: polls the word at the head, returns records, and releases their
 //! space.
 
+use super::kept::KeptState;
 use super::layout::{self, Capacity, Expected, Head, Kind, RecordHead};
 use super::zeroing::{self, Space, Zeroing};
 use super::{RecordIntegrity, SetupError, Words};
@@ -41,6 +42,8 @@ pub struct ReceiverConfig<W = Memory> {
     /// The worker of the sending machine to be woken when space is reported free: the owner of the
     /// ring's sender.
     pub notify: Option<WorkerId>,
+    /// Where the receiver of a log stores what is freed.
+    pub kept: Option<KeptState<W>>,
 }
 
 /// A record, copied out of the ring.
@@ -56,6 +59,21 @@ pub struct Record<'a> {
     pub token: u64,
     /// The message body.
     pub body: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// Returns the record with this head. `words` are the words between head and trailer, or more.
+    #[inline]
+    pub(super) fn of(head: RecordHead, words: &'a [u64]) -> Self {
+        let bytes: &[u8] = bytemuck::cast_slice(&words[1..]);
+        Self {
+            kind: head.kind,
+            to_worker: head.to_worker,
+            message_id: head.message_id,
+            token: words[0],
+            body: &bytes[..head.body_bytes() as usize],
+        }
+    }
 }
 
 /// A ring contains data that no correct sender writes. The receiver returns no more records; the
@@ -77,8 +95,8 @@ pub struct RingError {
 
 /// The receiving end of a ring (FaRM'14 §3.1). Belongs to the worker that polls it.
 ///
-/// Invariants: The bytes from `head` up to the sender's tail contain unread or kept records; all
-/// other bytes of the buffer are zero. A record is returned only when it is complete. It stays in
+/// Invariants: The bytes from `head` up to the sender's tail contain unread or kept records and
+/// fillers; all other bytes of the buffer are zero. A record is returned only when it is complete. It stays in
 /// the ring until it is [consumed](RingReceiver::consume) or [freed](RingReceiver::free).
 #[derive(Debug)]
 pub struct RingReceiver<W = Memory> {
@@ -105,6 +123,7 @@ pub struct RingReceiver<W = Memory> {
     lands_in_order: bool,
     incomplete: Option<IncompleteRecord>,
     notify: Option<WorkerId>,
+    kept: Option<KeptState<W>>,
     /// Whether the connection is closed. The ring can still be read, but the sender no longer waits
     /// for space.
     closed: bool,
@@ -152,6 +171,7 @@ impl<W: Words> RingReceiver<W> {
             lands_in_order: endpoint.capabilities().ordered_placement,
             incomplete: None,
             notify: config.notify,
+            kept: config.kept,
             closed: false,
             failed: None,
             zeroing: zeroing::Chosen::new(position),
@@ -200,7 +220,7 @@ impl<W: Words> RingReceiver<W> {
         if self.report_is_due() {
             self.report(endpoint);
         }
-        Ok(self.staged.map(|head| self.record(head)))
+        Ok(self.staged.map(|head| Record::of(head, &self.copy)))
     }
 
     /// Releases the space of the peeked record: zeroes it and advances the head. Call this when the
@@ -260,6 +280,15 @@ impl<W: Words> RingReceiver<W> {
     /// When `end` is beyond the read position.
     #[inline]
     pub fn free(&mut self, end: u64, endpoint: &mut Endpoint) {
+        self.free_noting(end, None, endpoint);
+    }
+
+    /// As [`RingReceiver::free`]. Stores the word `note` together with the head in the [state](ReceiverConfig::kept).
+    ///
+    /// # Panics
+    /// As [`RingReceiver::free`].
+    #[inline]
+    pub fn free_noting(&mut self, end: u64, note: Option<u64>, endpoint: &mut Endpoint) {
         assert!(
             end <= self.read,
             "ring position {end} to free is beyond the read position {}",
@@ -267,31 +296,34 @@ impl<W: Words> RingReceiver<W> {
         );
         // The filler after the last record is released together with this record.
         let end = if end == self.last_end { self.read } else { end };
-        let space = Space {
-            buffer: &self.buffer,
-            capacity: self.capacity,
-        };
-        self.zeroing.on_consumed(space, self.head, end);
-        self.head = self.head.max(end);
+        self.release(end, note);
         if self.report_is_due() {
             self.report(endpoint);
         }
     }
 
+    /// Zeroes everything before `end`, and advances the head.
+    #[inline]
+    fn release(&mut self, end: u64, note: Option<u64>) {
+        let (head, end) = (self.head, self.head.max(end));
+        let space = Space {
+            buffer: &self.buffer,
+            capacity: self.capacity,
+        };
+        let late = mutants::is_on("log head stored after its space is zeroed");
+        if let Some(kept) = self.kept.as_ref().filter(|_| !late) {
+            kept.free(end, note);
+        }
+        self.zeroing.on_consumed(space, head, end);
+        if let Some(kept) = self.kept.as_ref().filter(|_| late) {
+            kept.free(end, note);
+        }
+        self.head = end;
+    }
+
     #[inline]
     fn offset(&self) -> u32 {
         self.capacity.offset(self.read)
-    }
-
-    fn record(&self, head: RecordHead) -> Record<'_> {
-        let bytes: &[u8] = bytemuck::cast_slice(&self.copy[1..]);
-        Record {
-            kind: head.kind,
-            to_worker: head.to_worker,
-            message_id: head.message_id,
-            token: self.copy[0],
-            body: &bytes[..head.body_bytes() as usize],
-        }
     }
 
     /// Copies the record at the head out if it is complete. Steps over one filler; a second filler
@@ -434,11 +466,14 @@ impl<W: Words> RingReceiver<W> {
 
     #[cold]
     fn step_over(&mut self, filler_bytes: u32) {
-        self.buffer.clear(self.offset() as usize, WORD_BYTES);
+        if mutants::is_on("filler zeroed when it is read") {
+            self.buffer.clear(self.offset() as usize, WORD_BYTES);
+        }
+        let read = self.read;
         self.read += u64::from(filler_bytes);
-        // If no kept record precedes the filler, its space is released too.
-        if self.head + u64::from(filler_bytes) == self.read {
-            self.head = self.read;
+        // A filler after kept records is released together with the last of them.
+        if self.head == read {
+            self.release(self.read, None);
         }
     }
 

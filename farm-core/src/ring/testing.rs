@@ -387,6 +387,7 @@ pub fn receiver_config<W>(buffer: W) -> ReceiverConfig<W> {
         head_copy,
         integrity: RecordIntegrity::LastWord,
         notify: Some(WorkerId::FIRST),
+        kept: None,
     }
 }
 

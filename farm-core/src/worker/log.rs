@@ -342,13 +342,14 @@ impl Worker {
             .read_again(end, body_bytes, out);
     }
 
-    /// Frees everything in a log before position `end`, so that its writer can use the room again.
+    /// Frees everything in a log before position `end`, so that its writer can use the room again. Stores `note` beside the log,
+    /// as long as the log exists: what must be known of the records that are gone.
     ///
     /// # Panics
     /// If the position is beyond what was read.
-    pub fn free_log(&mut self, log: LogId, end: u64) {
+    pub fn free_log(&mut self, log: LogId, end: u64, note: u64) {
         let log = &mut self.logs.incoming[log.index()];
-        log.ring.free(end, &mut self.endpoint);
+        log.ring.free_noting(end, Some(note), &mut self.endpoint);
     }
 
     /// Closes the connection to a machine that sent something invalid, and stops the local machine with the reason

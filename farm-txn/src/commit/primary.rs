@@ -94,6 +94,8 @@ pub(super) struct LogState {
     records: VecDeque<(u64, u64)>,
     /// Ascending by sequence number.
     txs: VecDeque<LoggedTx>,
+    /// The low bound of the coordinator, from the record that was taken last.
+    low: u64,
 }
 
 impl LogState {
@@ -162,6 +164,7 @@ impl LogState {
 
     /// Removes the transactions that a record truncates.
     fn truncate(&mut self, record: &Record<'_>) -> Result<(), Violation> {
+        self.low = self.low.max(record.low);
         let below = self.txs.partition_point(|tx| tx.sequence < record.low);
         let mut ended = true;
         for tx in self.txs.drain(..below) {
@@ -174,8 +177,8 @@ impl LogState {
     }
 
     /// Drops the first records of the log, as far as their transactions are truncated. Returns the position up to which
-    /// the log is free, if that has advanced.
-    pub(super) fn take_free(&mut self) -> Option<u64> {
+    /// the log is free, if that has advanced, and the low bound, which tells that these transactions are finished.
+    pub(super) fn take_free(&mut self) -> Option<(u64, u64)> {
         let mut end = None;
         while let Some(&(sequence, at)) = self.records.front() {
             if sequence != 0 && self.position(sequence).is_ok() {
@@ -184,7 +187,7 @@ impl LogState {
             end = Some(at);
             self.records.pop_front();
         }
-        end
+        Some((end?, self.low))
     }
 
     /// Returns the LOCK record of a transaction that is not truncated, if it holds its locks.

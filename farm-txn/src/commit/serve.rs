@@ -42,8 +42,8 @@ fn serve(worker: &mut Worker, at: LogRecord, body: &[u8]) -> Result<(), Rejected
             })?;
         }
     }
-    if let Some(end) = log(worker, at.log).take_free() {
-        worker.free_log(at.log, end);
+    if let Some((end, low)) = log(worker, at.log).take_free() {
+        worker.free_log(at.log, end, low);
     }
     Ok(())
 }

@@ -78,6 +78,7 @@ impl Side {
             },
             integrity,
             notify: None,
+            kept: None,
         };
         Ok(Self {
             sender: RingSender::new(sending, &mut endpoint)?,

@@ -3,6 +3,7 @@
 mod corpus;
 mod deadlock;
 mod garbage;
+mod kept;
 mod model;
 mod oracle;
 

@@ -80,6 +80,11 @@ impl Words for Model {
             word.store(0, Ordering::Relaxed);
         }
     }
+
+    fn store_first(&self, offset: usize, word: u64) {
+        self.words[offset / WORD_BYTES].store(word, Ordering::Relaxed);
+        loom::sync::atomic::fence(Ordering::Release);
+    }
 }
 
 struct Ends {

@@ -123,6 +123,7 @@ impl RingEnd {
             },
             integrity,
             notify: None,
+            kept: None,
         };
         let mut ring = RingReceiver::new(config, &self.endpoint).expect("the receiver is valid");
         let until = Instant::now() + 4 * PATIENCE;

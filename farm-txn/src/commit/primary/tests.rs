@@ -88,7 +88,7 @@ fn a_record_truncates_only_transactions_that_have_ended() {
         let action = pass(&mut log, (Kind::Truncate, 0), TX + 1, at);
         assert_eq!(action, expected, "{state:?}");
         if expected.is_ok() {
-            assert_eq!(log.take_free(), Some(3));
+            assert_eq!(log.take_free(), Some((3, TX + 1)));
             assert!(log.is_empty());
         }
     }
@@ -111,9 +111,9 @@ fn a_log_is_free_up_to_the_first_record_that_is_not_truncated() {
     pass(&mut log, (Kind::Truncate, 0), 2, at(7)).unwrap();
     assert_eq!(log.take_free(), None);
     pass(&mut log, (Kind::Truncate, 0), 3, at(8)).unwrap();
-    assert_eq!(log.take_free(), Some(2));
+    assert_eq!(log.take_free(), Some((2, 3)));
     assert_eq!(log.locked(3), None);
     pass(&mut log, (Kind::Truncate, 0), 4, at(9)).unwrap();
-    assert_eq!(log.take_free(), Some(9));
+    assert_eq!(log.take_free(), Some((9, 4)));
     assert!(log.is_empty());
 }
