@@ -42,6 +42,9 @@ pub const MAX_MACHINE_ID: u16 = 1023;
 /// Maximum number of machines in a cluster.
 pub const MAX_MACHINES: usize = MAX_MACHINE_ID as usize;
 
+/// Maximum number of copies of a region, the primary included.
+pub const MAX_REPLICAS: usize = 5;
+
 /// Maximum number of workers on one machine.
 pub const MAX_WORKERS: usize = 64;
 

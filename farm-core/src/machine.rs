@@ -24,6 +24,9 @@ use crate::fabric::{
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
 use crate::membership::Membership;
+use crate::membership::configuration::{Configuration, Domain, Member};
+use crate::membership::manager::Manager;
+use crate::membership::writer::InProcess;
 use crate::messaging::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
 use crate::region::placement::Placement;
 use crate::region::store::Store;
@@ -173,6 +176,7 @@ impl Machine {
         let spare = spare(config, id, &exporter);
         let store = Arc::new(make_store(config, id, exporter.boot(), spare.clone()));
         let control = Arc::new(Control::default());
+        let mut manager = make_manager(config, id, &exporter, &peers);
         let mut machine = Self {
             id,
             fabric,
@@ -188,7 +192,8 @@ impl Machine {
             reporter: machine.fabric.reporter(),
         });
         for index in 0..workers {
-            let started = machine.start_worker(config, index, &peers, &attach, &last);
+            let started =
+                machine.start_worker(config, index, &peers, &attach, &last, manager.take());
             started.inspect_err(|error| {
                 machine.control.stop();
                 machine.fabric.fail(&error.to_string());
@@ -256,6 +261,7 @@ impl Machine {
         peers: &[LinkPeer],
         attach: &Attach,
         last: &Arc<LastWorker>,
+        manager: Option<Box<Manager>>,
     ) -> Result<(), MachineError> {
         let worker = WorkerId::new(index as u16)
             .expect("a machine has no more workers than there are worker ids");
@@ -277,6 +283,7 @@ impl Machine {
             links,
             store: Arc::clone(&self.store),
             membership: Membership::fixed(self.store.placement().members()),
+            manager,
             control: Arc::clone(&self.control),
             inbox,
             clock: Clock::Host,
@@ -650,6 +657,36 @@ fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spare) -> Store
         u64::from(id.get()),
         memory,
     )
+}
+
+/// Returns the manager of the configuration, if it is this machine.
+fn make_manager(
+    config: &Config,
+    id: MachineId,
+    exporter: &Exporter,
+    peers: &[LinkPeer],
+) -> Option<Box<Manager>> {
+    let storing: Vec<MachineId> = config
+        .storing_machines()
+        .map(|machine| machine.id)
+        .collect();
+    if Membership::fixed(storing.iter().copied()).manager() != id {
+        return None;
+    }
+    let member = |peer: &LinkPeer| Member {
+        machine: peer.machine,
+        boot: match peer.machine == id {
+            true => exporter.boot(),
+            false => peer.theirs.boot,
+        },
+        workers: peer.workers as u16,
+        stores: storing.contains(&peer.machine),
+        domain: Domain::default(),
+    };
+    let members = peers.iter().map(member).collect();
+    let first = Configuration::first(&config.cluster.name, members)
+        .expect("a configuration that was validated has members that can form a cluster");
+    Some(Box::new(Manager::new(first, InProcess::default())))
 }
 
 /// Returns the core to which a worker is pinned, if it is pinned. If the machine lists cores, the core is one of these.

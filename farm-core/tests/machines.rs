@@ -194,21 +194,22 @@ fn begin_read(
 fn the_workers_of_a_machine_fetch_a_capability_once() {
     let cluster = cluster("capability", 2, 4, |_| {});
     let machines = &cluster.machines;
-    let (address, version) = make(&machines[1]);
+    // The first machine makes calls of its own, as the manager.
+    let (address, version) = make(&machines[0]);
     for _ in 0..3 {
         let (answer, answers) = mpsc::channel();
         for worker in 0..4 {
             let answer = answer.clone();
-            machines[0]
+            machines[1]
                 .submit(worker, move |worker| begin_read(worker, address, answer))
                 .unwrap();
         }
         for _ in 0..4 {
-            let read = machines[0].wait_for(&answers).unwrap();
+            let read = machines[1].wait_for(&answers).unwrap();
             assert_eq!(read, (version, vec![42; 100]));
         }
     }
-    let calls = |worker| cluster.on(0, worker, |worker| worker.message_counters().calls);
+    let calls = |worker| cluster.on(1, worker, |worker| worker.message_counters().calls);
     let calls: u64 = (0..4).map(calls).sum();
     assert_eq!(calls, 1, "one call for the whole machine");
     cluster.stop();

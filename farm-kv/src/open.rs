@@ -6,12 +6,15 @@ use farm_core::ids::Address;
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{payload_capacity, write};
+use farm_core::region::map::Unrecorded;
 use farm_core::worker::{Cont, Worker};
 
 use crate::KvError;
 use crate::layout::Layout;
 use crate::state::{Kv, kv};
-use crate::table::{Initialising, OpenCont, SPEC_BYTES, Shard, Table, TableId, TableSpec, owners};
+use crate::table::{
+    Initialising, Made, OpenCont, SPEC_BYTES, Shard, Table, TableId, TableSpec, owners,
+};
 
 /// Message id of the request for the location of a shard, sent to the shard's owner.
 pub(crate) const SHARD: MessageId = MessageId(MessageId::KV);
@@ -190,7 +193,33 @@ fn initialise(worker: &mut Worker, _: u64, (): ()) {
         kv(worker).initialising.push(work);
         return worker.defer(Cont::new(initialise, 0));
     }
-    found(worker, work.table, work.shard, first);
+    let made = Made {
+        table: work.table,
+        shard: work.shard,
+        first,
+    };
+    let key = kv(worker).made.insert(made);
+    publish(worker, key as u64, ());
+}
+
+/// Makes a shard known when its region is recorded: until then other machines do not find it.
+fn publish(worker: &mut Worker, key: u64, (): ()) {
+    let Made {
+        table,
+        shard,
+        first,
+    } = kv(worker).made[key as usize];
+    match worker.region_state(first.region()) {
+        Some(Unrecorded::UnderWay) => {
+            return worker.set_timer(ASK_AGAIN, Cont::new(publish, key));
+        }
+        Some(Unrecorded::Failed(why)) => {
+            let machine = worker.me().machine;
+            fail(worker, table, KvError::Memory { machine, why });
+        }
+        None => found(worker, table, shard, first),
+    }
+    kv(worker).made.remove(key as usize);
 }
 
 fn ask(worker: &mut Worker, context: u64, (): ()) {

@@ -8,7 +8,7 @@ use slab::Slab;
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
 use crate::pending::{Buffers, Counting, Lookup, PendingChange, PendingTxOp, WaitingLookup};
 use crate::shard::Delta;
-use crate::table::{Initialising, OpenCont, Table, TableId};
+use crate::table::{Initialising, Made, OpenCont, Table, TableId};
 use crate::{KEY_BYTES, KvError, MAX_KEY_BYTES};
 
 /// Counters of lookups, by outcome.
@@ -103,6 +103,7 @@ pub(crate) struct Kv {
     /// Changes of counts by transactions of this worker that were not sent to the shards' owners yet.
     pub(crate) unsent_counts: Vec<(TableId, u32, Delta)>,
     pub(crate) initialising: Vec<Initialising>,
+    pub(crate) made: Slab<Made>,
     /// Openings that have ended and whose continuations are not called yet, in order.
     pub(crate) ended_opens: VecDeque<(OpenCont, Result<TableId, KvError>)>,
     /// Message bodies for reuse, with their capacity.
@@ -131,6 +132,7 @@ impl Kv {
             in_tx: Slab::new(),
             unsent_counts: Vec::new(),
             initialising: Vec::new(),
+            made: Slab::new(),
             ended_opens: VecDeque::new(),
             bodies: Vec::with_capacity(1024),
             value: Vec::new(),

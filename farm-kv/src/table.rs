@@ -206,6 +206,15 @@ pub(crate) struct Initialising {
     pub(crate) next: u32,
 }
 
+/// A shard that is ready, but that other machines would not find yet.
+#[derive(Clone, Copy)]
+pub(crate) struct Made {
+    pub(crate) table: u16,
+    pub(crate) shard: u32,
+    /// Address of its first bucket.
+    pub(crate) first: Address,
+}
+
 /// Returns the shard and the bucket of a key in a table.
 #[inline]
 pub(crate) fn locate(key: &[u8], spec: &TableSpec) -> (u32, u32) {
@@ -214,7 +223,7 @@ pub(crate) fn locate(key: &[u8], spec: &TableSpec) -> (u32, u32) {
     ((wide >> 64) as u32, (bucket >> 64) as u32)
 }
 
-/// Returns the owner of each shard. Consistent hashing chooses the machine, among those that store regions. A machine gets at
+/// Returns the worker that creates each shard. Consistent hashing proposes the machine, among those that store regions. A machine gets at
 /// most its share of the shards, rounded up, in proportion to its number of workers. The shards of a machine are assigned to
 /// its workers in turn.
 pub(crate) fn owners(

@@ -56,6 +56,7 @@ use crate::handle::TxHandle;
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 use crate::open;
+use crate::regions;
 use crate::remote::{elsewhere, elsewhere_for_new};
 use crate::slots;
 use crate::tx::{ObjectId, Place, Tx, is_slot};
@@ -235,6 +236,9 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     let Ok(reply) = reply else {
         return end(worker, key, Err(Abort::Lost(machine).into()));
     };
+    if reply == regions::ASK_AGAIN {
+        return worker.set_timer(regions::AGAIN_AFTER, Cont::new(ask, key));
+    }
     let first = reply.try_into().ok().map(u64::from_le_bytes);
     match first.and_then(Address::from_bits) {
         Some(first) if !first.is_null() => {
@@ -268,13 +272,16 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         );
         return worker.distrust(request.from.machine, why);
     };
-    match reserve(worker, asked.class, asked.count, Some(asked.first)) {
-        Ok(first) => worker.reply(request, &[&first.to_bits().to_le_bytes()]),
-        Err(_) => {
-            marks::mark("alloc: refused to another machine");
-            worker.reply(request, &[]);
-        }
+    let Ok(first) = reserve(worker, asked.class, asked.count, Some(asked.first)) else {
+        marks::mark("alloc: refused to another machine");
+        return worker.reply(request, &[]);
+    };
+    if let Some(refusal) = regions::refusal(worker, first.region()) {
+        let objects = ObjectRun { first, ..asked };
+        release_here(worker, &objects);
+        return worker.reply(request, &[refusal]);
     }
+    worker.reply(request, &[&first.to_bits().to_le_bytes()]);
 }
 
 /// Releases the room that was reserved for a new array that is not created.
@@ -283,8 +290,13 @@ fn give_back(worker: &mut Worker, asked: &ArrayCall) {
     if let Some(machine) = asked.machine {
         return slots::release_remote(worker, machine, slots);
     }
-    for address in (0..slots.count).filter_map(|index| slots.address(index)) {
-        slots::release_local(worker, address, slots.class);
+    release_here(worker, &slots);
+}
+
+/// Releases the room of an array on this machine.
+fn release_here(worker: &mut Worker, objects: &ObjectRun) {
+    for address in (0..objects.count).filter_map(|index| objects.address(index)) {
+        slots::release_local(worker, address, objects.class);
     }
 }
 

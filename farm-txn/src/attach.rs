@@ -112,6 +112,12 @@ mod tests {
     fn nothing_is_kept_of_transactions_that_have_ended() {
         const AT_ONCE: usize = 5;
         let cluster = TestCluster::start("txn-pool", Config::tiny_for(1, 1), attach);
+        // Commits that wait for the first region would hold contexts.
+        cluster.on(0, 0, |worker| {
+            let class = farm_core::alloc::class_for_payload(100).unwrap();
+            let (object, _) = worker.reserve_object(class, None).unwrap();
+            worker.release_object(object.address).unwrap();
+        });
         for _ in 0..300 {
             cluster.on(0, 0, |worker| {
                 let handles = [(); AT_ONCE].map(|()| api::begin(worker));

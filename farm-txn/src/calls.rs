@@ -8,7 +8,7 @@ use farm_core::worker::Cont;
 use crate::error::TxError;
 use crate::handle::TxHandle;
 use crate::object_run::ObjectRun;
-use crate::tx::{ObjectId, Place};
+use crate::tx::{ObjectId, Place, Tx};
 
 /// An operation that waits for another machine, or for a lock of this machine.
 #[derive(Clone, Copy)]
@@ -30,6 +30,12 @@ impl RemoteCall {
             .machine
             .expect("this request has a destination, because its objects are on another machine")
     }
+}
+
+/// A commit that has not begun, because it waits until the regions of its new objects are recorded.
+pub(crate) struct WaitingCommit {
+    pub(crate) tx: Box<Tx>,
+    pub(crate) cont: Cont<Result<(), TxError>>,
 }
 
 /// The objects of an array, in order; `None` for a slot without an object.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use farm_core::ids::WorkerRef;
 use farm_core::worker::{EpochGuard, Worker};
 
-use crate::calls::{ArrayCall, DeferredResult, RemoteCall};
+use crate::calls::{ArrayCall, DeferredResult, RemoteCall, WaitingCommit};
 use crate::commit::coordinator::Coordinator;
 use crate::commit::id::CommitId;
 use crate::commit::primary::Primary;
@@ -52,6 +52,8 @@ pub(crate) struct Transactions {
     pub(crate) releases: Vec<(WorkerRef, ObjectRun)>,
     /// Commits that have not ended; `None` while one runs.
     pub(crate) commits: slab::Slab<Option<Box<Coordinator>>>,
+    /// Commits that have not begun, because regions of their new objects are not recorded.
+    pub(crate) waiting_for_regions: slab::Slab<WaitingCommit>,
     /// Commits that have ended, for reuse of their memory.
     #[allow(clippy::vec_box)]
     pub(crate) spare_commits: Vec<Box<Coordinator>>,

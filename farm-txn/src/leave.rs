@@ -34,12 +34,16 @@ fn abort_all(worker: &mut Worker) {
 }
 
 /// Returns the numbers of changes of other machines' memory that are under way, with their names.
-pub(crate) fn changes_under_way(state: &Transactions) -> [(&'static str, usize); 6] {
+pub(crate) fn changes_under_way(state: &Transactions) -> [(&'static str, usize); 7] {
     let calls = state.calls.iter().filter(|(_, call)| call.allocates);
     let arrays = state.arrays.iter();
     let arrays = arrays.filter(|(_, array)| matches!(array.cont, ArrayCont::Allocated(_)));
     [
         ("commits", state.commits.len()),
+        (
+            "commits that wait for regions",
+            state.waiting_for_regions.len(),
+        ),
         ("commits that wait for room in logs", state.queues.waiting()),
         ("allocations on other machines", calls.count()),
         ("allocations of arrays", arrays.count()),

@@ -71,6 +71,7 @@ mod limits;
 mod object_run;
 mod open;
 pub mod record;
+mod regions;
 mod remote;
 mod results;
 pub mod retry;

@@ -14,6 +14,7 @@ use crate::error::{Abort, TxError};
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 use crate::open;
+use crate::regions;
 use crate::slots;
 use crate::tx::reservation::reserve;
 use crate::tx::{ObjectId, Place, wrong_size};
@@ -165,6 +166,9 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     let Ok(reply) = reply else {
         return nobody_answers(worker, key, ());
     };
+    if reply == regions::ASK_AGAIN {
+        return worker.set_timer(regions::AGAIN_AFTER, Cont::new(ask, key));
+    }
     let room = decode(reply).filter(|room| room.2.class() == place.class);
     let Some((address, version, incarnation)) = room else {
         return end(worker, key, Err(TxError::NoMemory(machine)));
@@ -208,6 +212,10 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         marks::mark("alloc: refused to another machine");
         return worker.reply(request, &[]);
     };
+    if let Some(refusal) = regions::refusal(worker, address.region()) {
+        slots::release_local(worker, address, class);
+        return worker.reply(request, &[refusal]);
+    }
     let mut reply = [0; RESERVED_BYTES];
     let words = [address.to_bits(), room.version.get(), room.incarnation.0];
     for (place, word) in words.iter().enumerate() {

@@ -93,6 +93,11 @@ impl RegionReplicas {
         self.replicas[0].machine
     }
 
+    /// Returns the machines of all replicas, the primary first.
+    pub fn machines(&self) -> impl ExactSizeIterator<Item = MachineId> + '_ {
+        self.replicas.iter().map(|replica| replica.machine)
+    }
+
     /// Returns the machines of the backups.
     pub fn backups(&self) -> impl ExactSizeIterator<Item = MachineId> + '_ {
         self.replicas[1..].iter().map(|replica| replica.machine)
@@ -166,6 +171,27 @@ pub enum Invalid {
 pub const MOST_NAME_BYTES: usize = 255;
 
 impl Configuration {
+    /// Returns the first configuration of a new cluster, without regions. The manager is the first machine that stores regions.
+    ///
+    /// # Errors
+    /// [`Invalid`].
+    pub fn first(cluster: &str, mut members: Vec<Member>) -> Result<Self, Invalid> {
+        members.sort_by_key(|member| member.machine);
+        let manager = members.iter().find(|member| member.stores);
+        let first = Self {
+            cluster: cluster.to_owned(),
+            change: 1,
+            version: Version { id: 1, minor: 0 },
+            manager: manager.ok_or(Invalid::NobodyStores)?.machine,
+            members,
+            catalog: None,
+            recovered: 1,
+            expiring: Vec::new(),
+            regions: Vec::new(),
+        };
+        first.check().map(|()| first)
+    }
+
     /// Returns a member.
     pub fn member(&self, machine: MachineId) -> Option<&Member> {
         let found = self

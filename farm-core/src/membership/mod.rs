@@ -3,14 +3,17 @@
 //! For now the machines are the configuration file's list, fixed for the life of the cluster, and the loss of a
 //! machine stops the cluster: [`Membership::departed`] returns how the cluster stops when a connection ends.
 //!
-//! What replicated clusters will agree on stands beside it: the [`configuration`] as a record, its [`encoding`], and the
-//! [`store`] that decides between changes, as [`files`] in a [`directory`]. Nothing uses it yet outside of tests.
+//! What the machines agree on is the [`configuration`], which records the replicas of each region. One machine, the
+//! [`manager`], changes it. Its [`writer`] keeps it in the process, or in a [`store`] that decides between changes of several
+//! processes, as [`files`] in a [`directory`]; its [`encoding`] is that of these files. Machines only keep it in the process yet.
 
 pub mod configuration;
 pub mod directory;
 pub mod encoding;
 pub mod files;
+pub mod manager;
 pub mod store;
+pub mod writer;
 
 use crate::fabric::Departure;
 use crate::ids::MachineId;
@@ -48,13 +51,24 @@ pub enum Stop {
 pub struct Membership {
     /// The machines without which the cluster stops: those that store regions.
     storing: Vec<MachineId>,
+    manager: MachineId,
 }
 
 impl Membership {
-    /// Creates the membership of a cluster in which the machines `storing` store regions.
+    /// Creates the membership of a cluster in which the machines `storing` store regions. The first of them is the manager.
+    ///
+    /// # Panics
+    /// If no machine stores regions.
     pub fn fixed(storing: impl IntoIterator<Item = MachineId>) -> Self {
-        let storing = storing.into_iter().collect();
-        Self { storing }
+        let storing: Vec<MachineId> = storing.into_iter().collect();
+        let manager = storing.iter().min().copied();
+        let manager = manager.expect("a cluster has a machine that stores regions");
+        Self { storing, manager }
+    }
+
+    /// Returns the machine that changes the configuration.
+    pub fn manager(&self) -> MachineId {
+        self.manager
     }
 
     /// Handles the end of the connection to a machine, and returns the reason to stop. If the machine stored nothing and left

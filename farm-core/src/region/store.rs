@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::map::{RegionMap, Replicas};
 use super::placement::Placement;
 use super::remote::RemoteRegions;
 use crate::alloc::{
@@ -50,6 +51,7 @@ pub struct Store {
     blocks: Mutex<BlockAllocator>,
     geometry: Geometry,
     regions: Regions,
+    map: Arc<RegionMap>,
     remote: RemoteRegions,
     /// Whether regions are placed on this machine.
     is_used: bool,
@@ -65,9 +67,11 @@ impl Store {
         memory: impl RegionMemory + 'static,
     ) -> Self {
         let regions = Regions::default();
+        let map = Arc::new(RegionMap::default());
         let source = NewRegions {
             local,
             placement: placement.clone(),
+            map: Arc::clone(&map),
             regions: Arc::clone(&regions),
             region_bytes: config.region_bytes,
             memory,
@@ -82,6 +86,7 @@ impl Store {
             geometry: blocks.geometry(),
             blocks: Mutex::new(blocks),
             regions,
+            map,
             remote: RemoteRegions::default(),
         }
     }
@@ -89,6 +94,18 @@ impl Store {
     /// Returns the placement of regions on machines.
     pub fn placement(&self) -> &Placement {
         &self.placement
+    }
+
+    /// Returns the regions of the cluster.
+    #[inline]
+    pub fn map(&self) -> &RegionMap {
+        &self.map
+    }
+
+    /// Returns the machines that are to store a new region of this machine.
+    pub(crate) fn propose_replicas(&self, region: RegionId) -> Replicas {
+        let proposed = Replicas::new(self.placement.replicas(region, 1));
+        proposed.expect("a placement proposes at least one machine")
     }
 
     /// Returns whether regions are placed on this machine. A machine without memory of its own stores nothing.
@@ -204,6 +221,7 @@ impl Store {
 struct NewRegions<M> {
     local: MachineId,
     placement: Placement,
+    map: Arc<RegionMap>,
     regions: Regions,
     region_bytes: usize,
     memory: M,
@@ -213,18 +231,17 @@ struct NewRegions<M> {
 impl<M: RegionMemory> RegionSource for NewRegions<M> {
     fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError> {
         let (place, rng) = (&self.placement, &mut self.rng);
-        let known = lock(&self.regions);
-        let is_known = |id| known.contains_key(&id);
+        let is_known = |id| self.map.contains(id);
         let id = choose_region_id(place, self.local, near, is_known, rng).ok_or_else(|| {
             AllocError::NoRegion(
                 "no virtual ring has a free position that makes this machine the primary".into(),
             )
         })?;
-        drop(known);
         let allocated = self.memory.allocate(self.region_bytes);
         let (memory, capability) =
             allocated.map_err(|error| AllocError::NoRegion(error.to_string()))?;
         lock(&self.regions).insert(id, (memory.clone(), capability));
+        self.map.add_new(id);
         Ok((id, memory))
     }
 

@@ -83,6 +83,7 @@ mod faults;
 mod kept;
 pub mod layout;
 mod log;
+mod own;
 mod receiver;
 mod sender;
 mod zeroing;
@@ -100,6 +101,7 @@ pub use credits::{NoShare, ReplyCredits};
 pub use kept::{KEPT_STATE_BYTES, KeptRecords, KeptState};
 pub use layout::{Capacity, Expected, InvalidCapacity, Kind};
 pub use log::{LogSender, log_record_bytes};
+pub use own::{OwnLog, OwnWords};
 pub use receiver::{ReceiverConfig, Record, RingError, RingReceiver};
 pub use sender::{BadHead, Header, RingSender, SendError, SenderConfig};
 

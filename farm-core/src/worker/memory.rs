@@ -65,15 +65,19 @@ impl Worker {
         self.register(REGION_CAPABILITY, Self::handle_capability_request);
         self.register(CAPABILITY_FETCHED, Self::handle_capability_fetched);
         self.register_epoch_handlers();
+        self.register_region_handlers();
         self.register_leave_handlers();
     }
 
-    /// Returns the machine that stores a region.
+    /// Returns the primary of a region; this machine if there is no such region.
     pub fn machine_of(&self, region: RegionId) -> MachineId {
         match self.regions.lookup(region) {
             Some(Access::Local(_)) => self.me.machine,
             Some(Access::Remote { machine, .. }) => *machine,
-            None => self.store.placement().primary(region),
+            None => match self.store.map().lookup(region) {
+                Some(replicas) => replicas.primary(),
+                None => self.me.machine,
+            },
         }
     }
 
@@ -138,7 +142,7 @@ impl Worker {
     /// Returns the reason why this machine cannot use an address in a region that it does not store.
     #[cold]
     fn not_here(&self, address: Address) -> AddressError {
-        match self.store.placement().primary(address.region()) {
+        match self.machine_of(address.region()) {
             machine if machine == self.me.machine => AddressError::Nowhere(address),
             machine => AddressError::Elsewhere { address, machine },
         }
@@ -162,6 +166,7 @@ impl Worker {
         if let Some(shortage) = source.shortage {
             self.memory_is_short(shortage);
         }
+        self.record_new_regions();
         reserved.map(|reserved| (reserved, self.slab.begin(&reserved)))
     }
 
@@ -217,6 +222,7 @@ impl Worker {
         if let Some(shortage) = Shortage::of(&self.store, &array) {
             self.memory_is_short(shortage);
         }
+        self.record_new_regions();
         array
     }
 
@@ -249,7 +255,7 @@ impl Worker {
     fn resolve_region(&mut self, region: u64, (): ()) {
         let id = RegionId::from_bits(region as u32)
             .expect("the context of this continuation is the id of a region");
-        let machine = self.store.placement().primary(id);
+        let machine = self.machine_of(id);
         if machine == self.me.machine {
             return self.fail_region_wait(id, ReadError::NoRegion);
         }
@@ -263,7 +269,7 @@ impl Worker {
     fn call_for_capability(&mut self, region: u64, (): ()) {
         let id = RegionId::from_bits(region as u32)
             .expect("the context of this continuation is the id of a region");
-        let machine = self.store.placement().primary(id);
+        let machine = self.machine_of(id);
         let to = WorkerRef {
             machine,
             worker: WorkerId::FIRST,
@@ -316,7 +322,7 @@ impl Worker {
     fn handle_capability_reply(&mut self, region: u64, reply: Result<&[u8], CallError>) {
         let id = RegionId::from_bits(region as u32)
             .expect("the context of this continuation is the id of a region");
-        let machine = self.store.placement().primary(id);
+        let machine = self.machine_of(id);
         let capability = reply.ok().and_then(|body| decode_capability(machine, body));
         marks::mark("region: capability fetched");
         self.region_fetched(id, capability);

@@ -13,6 +13,7 @@ mod leave;
 mod log;
 mod memory;
 mod reads;
+mod regions;
 mod request;
 mod rest;
 mod room;
@@ -48,6 +49,7 @@ use crate::control::Control;
 use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status, Wake};
 use crate::ids::{MachineId, WorkerRef};
 use crate::membership::Membership;
+use crate::membership::manager::Manager;
 use crate::messaging::{
     CallError, Garbage, Handler, Links, MessageCounters, MessageId, Messaging, ReplyCont, Request,
 };
@@ -71,6 +73,8 @@ pub struct WorkerParts {
     pub store: Arc<Store>,
     /// Machines of the cluster.
     pub membership: Membership,
+    /// The manager of the configuration, on the first worker of its machine.
+    pub manager: Option<Box<Manager>>,
     /// Stop request of the machine, with the reason.
     pub control: Arc<Control>,
     /// Queue of work items from threads outside.
@@ -114,6 +118,7 @@ pub struct Worker {
     leave_hooks: Vec<LeaveHook>,
     regions: RegionTable,
     region_waits: memory::RegionWaits,
+    recorder: regions::RegionRecorder,
     store: Arc<Store>,
     slab: crate::alloc::Slab,
     membership: Membership,
@@ -162,6 +167,7 @@ impl Worker {
             leave_hooks: Vec::new(),
             regions: RegionTable::default(),
             region_waits: memory::RegionWaits::default(),
+            recorder: regions::RegionRecorder::new(parts.manager, max_message_bytes),
             slab: parts.store.slab(parts.me.worker),
             store: parts.store,
             membership: parts.membership,

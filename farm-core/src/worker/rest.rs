@@ -45,6 +45,7 @@ impl Worker {
                 "reads that wait for a region",
                 self.region_waits.len() as u64,
             ),
+            ("regions being recorded", self.recorder.unfinished() as u64),
             (
                 "continuations that wait for room",
                 self.room.waiting() as u64,

@@ -10,6 +10,9 @@ use farm_core::fabric::ArenaConfig;
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::mem::Memory;
 use farm_core::membership::Membership;
+use farm_core::membership::configuration::{Configuration, Domain, Member};
+use farm_core::membership::manager::Manager;
+use farm_core::membership::writer::{ConfigWriter, WriteError};
 use farm_core::messaging::{LinkPeer, Links, SegmentLayout};
 use farm_core::region::placement::Placement;
 use farm_core::region::store::Store;
@@ -57,7 +60,10 @@ impl Cluster {
             let peers = peers(&segments, limits, *id);
             for index in 0..limits.workers {
                 let me = WorkerRef::new(*id, worker_id(index));
-                let parts = worker(&fabric, limits, me, &peers, &store, &control, seed);
+                let mut parts = worker(&fabric, limits, me, &peers, &store, &control, seed);
+                if parts.membership.manager() == *id && index == 0 {
+                    parts.manager = Some(manager(limits, &ids, seed));
+                }
                 let mut worker = Box::new(Worker::new(parts));
                 attach(&mut worker);
                 seats.push(Seat {
@@ -172,6 +178,55 @@ fn store(
     Store::new(blocks, id, Placement::new(storing), seed, export)
 }
 
+/// Returns the manager of the configuration. Its store takes a number of polls that depends on the seed.
+fn manager(limits: &ClusterLimits, ids: &[MachineId], seed: u64) -> Box<Manager> {
+    let storing = ids.len() - limits.without_memory;
+    let member = |(place, id): (usize, &MachineId)| Member {
+        machine: *id,
+        boot: 1,
+        workers: limits.workers as u16,
+        stores: place < storing,
+        domain: Domain::default(),
+    };
+    let members = ids.iter().enumerate().map(member).collect();
+    let first = Configuration::first("sim", members)
+        .expect("the machines of a simulated cluster can form one");
+    let slow = SlowStore {
+        polls: seed % 5,
+        left: None,
+        fails: seed % 11 == 3,
+        tries: 0,
+    };
+    Box::new(Manager::new(first, slow))
+}
+
+/// Stores configurations in the process, each within a number of polls.
+struct SlowStore {
+    polls: u64,
+    /// Polls until the configuration is stored, if one is being stored.
+    left: Option<u64>,
+    /// Whether every second try fails, after the first ones, which workloads need to begin.
+    fails: bool,
+    tries: u64,
+}
+
+impl ConfigWriter for SlowStore {
+    fn begin(&mut self, _: Configuration) {
+        self.left = Some(self.polls);
+        self.tries += 1;
+    }
+
+    fn poll(&mut self) -> Option<Result<(), WriteError>> {
+        let left = self.left?;
+        self.left = left.checked_sub(1);
+        let outcome = match self.fails && self.tries > 6 && self.tries % 2 == 1 {
+            true => Err(WriteError::Failed("the simulated store is full".into())),
+            false => Ok(()),
+        };
+        self.left.is_none().then_some(outcome)
+    }
+}
+
 fn worker(
     fabric: &SimFabric,
     limits: &ClusterLimits,
@@ -200,6 +255,7 @@ fn worker(
         links,
         store: Arc::clone(store),
         membership: Membership::fixed(store.placement().members()),
+        manager: None,
         control: Arc::clone(control),
         inbox: Arc::new(Inbox::new(16, Box::new(|| {}))),
         clock: fabric.clock(),

@@ -6,6 +6,7 @@ use farm_core::marks::Reached;
 /// mark is missing here, nothing demands that a run reaches its branch.
 pub const ALL: &[&str] = &[
     "abort: at a primary",
+    "alloc: another machine asks again",
     "alloc: array given back",
     "alloc: block freed for any class",
     "alloc: block retired",
@@ -20,6 +21,7 @@ pub const ALL: &[&str] = &[
     "commit: a primary was lost",
     "commit: blocked",
     "commit: waits behind another for room in a log",
+    "commit: waits for a region",
     "commit: waits for room in a log",
     "commit: waits for the low bound",
     "epoch: change abandoned",
@@ -97,6 +99,8 @@ pub const ALL: &[&str] = &[
     "region: another worker fetches the capability",
     "region: capability fetched",
     "region: capability waited for",
+    "region: not recorded",
+    "region: recording waited for",
     "retry: transaction waits its turn again",
     "ring: full",
     "ring: record half there",

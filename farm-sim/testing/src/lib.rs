@@ -112,7 +112,12 @@ pub fn on<T: Send + 'static>(
         // The caller waits for the result unless the machine has stopped.
         let _ = answer.send(work(worker));
     });
-    result.unwrap_or_else(|error| panic!("{}.w{worker}: {error}", machine.id()))
+    let result = result.unwrap_or_else(|error| panic!("{}.w{worker}: {error}", machine.id()));
+    // Addresses that `work` returns can be used on other machines.
+    while machine.store().map().is_recording() && !machine.control().is_stopping() {
+        std::thread::yield_now();
+    }
+    result
 }
 
 /// Waits at most 90 seconds for a result that a worker sends.

@@ -14,20 +14,26 @@ use super::reserve::{release_reserved, reserve};
 use super::steps::{CommitSteps, Steps};
 use super::truncate::{self, Outgoing};
 use super::validate::{VALIDATE_BYTES, fence, send_validate, validate_local};
-use crate::calls::DeferredResult;
+use crate::calls::{DeferredResult, WaitingCommit};
 use crate::contexts::{checkin, end_of};
 use crate::error::TxError;
 use crate::layer::{Transactions, transactions};
 use crate::record::{Kind, fixed_reserved};
+use crate::regions;
 use crate::results;
 use crate::tx::Tx;
 
 /// Begins the commit of a transaction. The continuation is called from the event loop.
 pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
+    let tx = match regions::before_commit(worker, tx, cont, |key| Cont::new(begin_again, key)) {
+        Ok(tx) => tx,
+        Err(None) => return,
+        Err(Some((tx, why))) => return refuse(worker, tx, cont, why),
+    };
     let most_in_message = worker.max_message_body() / VALIDATE_BYTES;
     let state = transactions(worker);
     if state.leaving {
-        return refuse(worker, tx, cont);
+        return refuse(worker, tx, cont, TxError::Stopped(None));
     }
     let settings = Settings {
         most_in_message,
@@ -44,11 +50,17 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
     run_local(worker, id, commit);
 }
 
-/// Aborts a transaction, because the machine leaves the cluster.
+fn begin_again(worker: &mut Worker, key: u64, (): ()) {
+    let waiting = &mut transactions(worker).waiting_for_regions;
+    let WaitingCommit { tx, cont } = waiting.remove(key as usize);
+    begin(worker, tx, cont);
+}
+
+/// Aborts a transaction whose commit cannot begin.
 #[cold]
-fn refuse(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
+fn refuse(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>, why: TxError) {
     checkin(worker, tx);
-    let deferred = store_abort(transactions(worker), cont, TxError::Stopped(None));
+    let deferred = store_abort(transactions(worker), cont, why);
     worker.defer(deferred);
 }
 

@@ -11,8 +11,8 @@ use super::{body, header};
 use crate::fabric::Endpoint;
 use crate::mem::WORD_BYTES;
 use crate::ring::{
-    Capacity, KEPT_STATE_BYTES, KeptRecords, KeptState, Kind, LogSender, ReceiverConfig,
-    RecordIntegrity, RingReceiver, SenderConfig, Words, log_record_bytes,
+    Capacity, KEPT_STATE_BYTES, KeptRecords, KeptState, Kind, LogSender, OwnLog, OwnWords,
+    ReceiverConfig, RecordIntegrity, RingReceiver, SenderConfig, Words, log_record_bytes,
 };
 use crate::time::Nanos;
 
@@ -89,6 +89,14 @@ impl Words for Watched {
 
     fn store_first(&self, offset: usize, word: u64) {
         self.store(offset, word);
+    }
+}
+
+impl OwnWords for Watched {
+    fn store_words(&self, offset: usize, words: &[u64]) {
+        for (at, word) in words.iter().enumerate() {
+            self.store(offset + at * WORD_BYTES, *word);
+        }
     }
 }
 
@@ -258,6 +266,71 @@ proptest! {
     #[test]
     fn the_same_with_words_that_land_in_any_order(steps in prop::collection::vec(step(), 1..200)) {
         run(RecordIntegrity::Checksum, &steps)?;
+    }
+}
+
+/// A worker's own log: after every store, what is not freed can be read.
+fn run_own(integrity: RecordIntegrity, steps: &[Step]) -> Result<(), TestCaseError> {
+    let (buffer, state) = Watched::new_log();
+    let memory = buffer.stored.clone();
+    let mut log = OwnLog::new(buffer, KeptState::new(state), integrity).unwrap();
+    let mut bodies: Vec<Vec<u8>> = Vec::new();
+    let mut ends: VecDeque<u64> = VecDeque::new();
+    let (mut freed, mut out) = (0u64, Vec::new());
+    for step in steps {
+        let freed_before = freed;
+        match *step {
+            Step::Append(bytes) => {
+                let token = bodies.len() as u64 + 1;
+                if log.try_reserve(log_record_bytes(bytes)) {
+                    let body = body(token, bytes);
+                    let (front, back) = body.split_at(bytes / 3);
+                    ends.push_back(log.append(header(Kind::OneWay, token), &[front, back]));
+                    bodies.push(body);
+                }
+            }
+            Step::Free(most) => {
+                let count = most.min(ends.len());
+                if let Some(end) = ends.drain(..count).next_back() {
+                    freed += count as u64;
+                    log.free(end, freed);
+                }
+            }
+            Step::Land(_) | Step::Keep => {}
+        }
+        for (end, body) in ends.iter().zip(&bodies[freed as usize..]) {
+            log.read(*end, body.len(), &mut out);
+            let bytes: &[u8] = bytemuck::cast_slice(&out);
+            prop_assert_eq!(&bytes[..body.len()], &body[..]);
+        }
+        let all: Vec<_> = (1u64..).zip(bodies.iter().cloned()).collect();
+        let moments = std::mem::take(&mut memory.lock().unwrap().moments);
+        let last = memory.lock().unwrap().words.clone();
+        for words in moments.into_iter().chain([last]) {
+            let (note, records) = left(words, integrity);
+            prop_assert!(note == freed_before || note == freed);
+            let first = records.first().map_or(all.len(), |one| one.0 as usize - 1);
+            prop_assert!(
+                first as u64 == freed_before || first as u64 == freed || records.is_empty()
+            );
+            let end = first + records.len();
+            prop_assert_eq!(&records[..], &all[first..end]);
+            // The record that is being appended may be missing.
+            prop_assert!(end + 1 >= all.len());
+        }
+    }
+    log.free(log.carried().0, 0);
+    let words = &memory.lock().unwrap().words;
+    prop_assert!(words[..BYTES / WORD_BYTES].iter().all(|word| *word == 0));
+    Ok(())
+}
+
+proptest! {
+    #[test]
+    fn an_own_log_can_be_read_after_every_store(
+        steps in prop::collection::vec(step(), 1..200), checksums in any::<bool>()
+    ) {
+        run_own(RecordIntegrity::by_checksum(checksums), &steps)?;
     }
 }
 

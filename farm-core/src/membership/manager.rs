@@ -1,0 +1,273 @@
+//! The manager of the configuration as a value: it gathers changes, stores one new configuration for all of them, and has every
+//! machine told before it confirms them (`FaRM'15 §3`). The worker that runs it sends the messages
+//! ([`crate::worker`]).
+//!
+//! | state | event | next |
+//! |---|---|---|
+//! | nothing under way | a region is to be recorded | a configuration with all such regions is being stored |
+//! | storing | the store has it | all machines are being told |
+//! | storing | the store refuses it | nothing under way; the regions are refused |
+//! | telling | all machines have answered | the regions are recorded; the next ones are stored |
+
+use std::collections::BTreeMap;
+
+use super::configuration::{Configuration, RegionReplicas, Replica, ReplicaState};
+use super::writer::{ConfigWriter, WriteError};
+use crate::ids::RegionId;
+use crate::region::map::Replicas;
+
+/// How far a region is recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Recorded {
+    /// All machines know it.
+    Yes,
+    /// Ask again.
+    NotYet,
+    /// It is not recorded, for this reason.
+    No(String),
+}
+
+/// What the worker has to do for the manager.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Duty {
+    /// Tell all machines that these regions exist, and report the end by [`Manager::on_told`].
+    Tell(Vec<(RegionId, Replicas)>),
+    /// Stop the machine: another process manages this cluster, too.
+    Stop(String),
+}
+
+/// The manager of the configuration. See the [module](self).
+pub struct Manager {
+    configuration: Configuration,
+    writer: Box<dyn ConfigWriter>,
+    /// Regions to be recorded, in order of their ids.
+    queued: BTreeMap<RegionId, Replicas>,
+    /// The configuration that is being stored.
+    storing: Option<Configuration>,
+    /// Regions that are being stored, or of which machines are being told.
+    under_way: Vec<(RegionId, Replicas)>,
+    refused: BTreeMap<RegionId, String>,
+    /// Largest number of regions in one message.
+    most_told: usize,
+}
+
+impl Manager {
+    /// Creates the manager of a configuration that the store has.
+    pub fn new(configuration: Configuration, writer: impl ConfigWriter + 'static) -> Self {
+        Self {
+            configuration,
+            writer: Box::new(writer),
+            queued: BTreeMap::new(),
+            storing: None,
+            under_way: Vec::new(),
+            refused: BTreeMap::new(),
+            most_told: usize::MAX,
+        }
+    }
+
+    /// Sets the largest number of regions in one [`Duty::Tell`].
+    pub(crate) fn set_most_told(&mut self, most: usize) {
+        self.most_told = most.max(1);
+    }
+
+    /// Returns the newest configuration that the store has.
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// Handles the request to record a region. The caller repeats it until the answer is final.
+    pub(crate) fn record(&mut self, region: RegionId, replicas: Replicas) -> Recorded {
+        if let Some(why) = self.refused.remove(&region) {
+            return Recorded::No(why);
+        }
+        let is_under_way = self.under_way.iter().any(|one| one.0 == region);
+        match self.configuration.region(region) {
+            _ if is_under_way || self.queued.contains_key(&region) => Recorded::NotYet,
+            Some(known) if known.machines().eq(replicas.all().iter().copied()) => Recorded::Yes,
+            Some(_) => Recorded::No(format!("another region has the id {region}")),
+            None => {
+                self.queued.insert(region, replicas);
+                Recorded::NotYet
+            }
+        }
+    }
+
+    /// Does what can be done now. Returns what the worker has to do.
+    pub(crate) fn step(&mut self) -> Option<Duty> {
+        if self.storing.is_none() && self.under_way.is_empty() && !self.queued.is_empty() {
+            self.store_queued();
+        }
+        let stored = self.storing.as_ref().and_then(|_| self.writer.poll())?;
+        let next = self.storing.take()?;
+        match stored {
+            Ok(()) => {
+                self.configuration = next;
+                Some(Duty::Tell(self.under_way.clone()))
+            }
+            Err(WriteError::Lost) => Some(Duty::Stop(
+                "another process has changed the configuration of this cluster".into(),
+            )),
+            Err(WriteError::Failed(why)) => {
+                let refused = self.under_way.drain(..);
+                self.refused.extend(refused.map(|one| (one.0, why.clone())));
+                None
+            }
+        }
+    }
+
+    /// Handles that all machines know the regions of the last [`Duty::Tell`].
+    pub(crate) fn on_told(&mut self) {
+        self.under_way.clear();
+    }
+
+    /// Returns the number of regions whose recording has not ended.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.queued.len() + self.under_way.len()
+    }
+
+    fn store_queued(&mut self) {
+        let mut next = self.configuration.next(false);
+        let since = next.version.id;
+        while self.under_way.len() < self.most_told
+            && let Some((region, replicas)) = self.queued.pop_first()
+        {
+            self.under_way.push((region, replicas));
+            let replica = |machine: &_| Replica {
+                machine: *machine,
+                since,
+                state: ReplicaState::Full,
+            };
+            next.regions.push(RegionReplicas {
+                region,
+                replicas: replicas.all().iter().map(replica).collect(),
+                last_primary_change: since,
+            });
+        }
+        next.regions.sort_by_key(|region| region.region);
+        match next.check() {
+            Ok(()) => {
+                self.writer.begin(next.clone());
+                self.storing = Some(next);
+            }
+            Err(invalid) => {
+                let refused = self.under_way.drain(..);
+                self.refused
+                    .extend(refused.map(|one| (one.0, invalid.to_string())));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::membership::configuration::testing::{configuration, machine};
+
+    /// A store whose answers the test decides.
+    #[derive(Clone, Default)]
+    struct Scripted(Arc<Mutex<(Vec<Configuration>, VecDeque<Result<(), WriteError>>)>>);
+
+    impl ConfigWriter for Scripted {
+        fn begin(&mut self, next: Configuration) {
+            self.0.lock().unwrap().0.push(next);
+        }
+        fn poll(&mut self) -> Option<Result<(), WriteError>> {
+            self.0.lock().unwrap().1.pop_front()
+        }
+    }
+
+    fn region(position: u32) -> RegionId {
+        RegionId::new(3, 1000 + position).unwrap()
+    }
+
+    fn manager() -> (Manager, Scripted) {
+        let store = Scripted::default();
+        let mut first = configuration("test", &[1, 2, 3]);
+        first.regions.clear();
+        (Manager::new(first, store.clone()), store)
+    }
+
+    #[test]
+    fn regions_are_confirmed_when_they_are_stored_and_all_machines_know_them() {
+        let (mut manager, store) = manager();
+        let replicas = Replicas::new([machine(2), machine(1)]).unwrap();
+        assert_eq!(manager.record(region(1), replicas), Recorded::NotYet);
+        assert_eq!(manager.record(region(1), replicas), Recorded::NotYet);
+        assert_eq!(manager.step(), None);
+        // A region that comes while another is being stored waits for the next configuration.
+        assert_eq!(manager.record(region(2), replicas), Recorded::NotYet);
+        assert_eq!(manager.step(), None);
+        let answer = |answer| store.0.lock().unwrap().1.push_back(answer);
+        answer(Ok(()));
+        let duty = Some(Duty::Tell(vec![(region(1), replicas)]));
+        assert_eq!(manager.step(), duty);
+        assert_eq!(
+            manager.record(region(1), replicas),
+            Recorded::NotYet,
+            "not told"
+        );
+        assert_eq!(manager.step(), None, "one change at a time");
+        manager.on_told();
+        assert_eq!(manager.record(region(1), replicas), Recorded::Yes);
+        let other = Replicas::one(machine(3));
+        assert!(matches!(manager.record(region(1), other), Recorded::No(_)));
+        answer(Ok(()));
+        let duty = Some(Duty::Tell(vec![(region(2), replicas)]));
+        assert_eq!(manager.step(), duty);
+        manager.on_told();
+        assert_eq!(manager.unfinished(), 0);
+        let stored = store.0.lock().unwrap();
+        let changes: Vec<u64> = stored.0.iter().map(|one| one.change).collect();
+        assert_eq!(changes, [2, 3]);
+        assert_eq!(stored.0[1].regions.len(), 2);
+        assert_eq!(stored.0[1].check(), Ok(()));
+    }
+
+    #[test]
+    fn a_region_that_cannot_be_stored_is_refused_once_and_can_be_asked_again() {
+        let (mut manager, store) = manager();
+        let replicas = Replicas::one(machine(2));
+        let fails = || Some(Err(WriteError::Failed("disk full".into())));
+        manager.record(region(1), replicas);
+        store.0.lock().unwrap().1.extend(fails());
+        assert_eq!(manager.step(), None);
+        let no = Recorded::No("disk full".into());
+        assert_eq!(manager.record(region(1), replicas), no);
+        assert_eq!(manager.record(region(1), replicas), Recorded::NotYet);
+        store.0.lock().unwrap().1.push_back(Ok(()));
+        assert!(matches!(manager.step(), Some(Duty::Tell(_))));
+        // A replica that is no member would make a configuration that nobody may store.
+        manager.on_told();
+        let stranger = Replicas::one(machine(9));
+        manager.record(region(2), stranger);
+        assert_eq!(manager.step(), None);
+        let no = manager.record(region(2), stranger);
+        assert!(
+            matches!(&no, Recorded::No(why) if why.contains("not a member")),
+            "{no:?}"
+        );
+        manager.record(region(3), replicas);
+        store.0.lock().unwrap().1.push_back(Err(WriteError::Lost));
+        assert!(matches!(manager.step(), Some(Duty::Stop(_))));
+    }
+
+    #[test]
+    fn one_message_names_a_bounded_number_of_regions() {
+        let (mut manager, store) = manager();
+        manager.set_most_told(2);
+        let replicas = Replicas::one(machine(2));
+        for position in 0..5 {
+            manager.record(region(position), replicas);
+        }
+        store.0.lock().unwrap().1.extend([Ok(()), Ok(()), Ok(())]);
+        let mut told = Vec::new();
+        while let Some(Duty::Tell(regions)) = manager.step() {
+            told.push(regions.len());
+            manager.on_told();
+        }
+        assert_eq!(told, [2, 2, 1]);
+    }
+}

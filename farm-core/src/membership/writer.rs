@@ -1,0 +1,204 @@
+//! Storing configurations without blocking a worker.
+
+use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
+use std::thread::JoinHandle;
+
+use super::configuration::Configuration;
+use super::store::{ConfigStore, StoreError, Swap};
+
+/// Why a configuration was not stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteError {
+    /// Another change came first.
+    Lost,
+    /// The store does not work, for this reason. Nothing has changed.
+    Failed(String),
+}
+
+/// Stores configurations, one at a time.
+pub trait ConfigWriter: Send {
+    /// Begins to store the configuration that follows the current one.
+    fn begin(&mut self, next: Configuration);
+
+    /// Returns the outcome of the last [`ConfigWriter::begin`], once, when there is one.
+    fn poll(&mut self) -> Option<Result<(), WriteError>>;
+}
+
+/// Keeps the configuration in the process alone: for clusters whose data ends with their processes.
+#[derive(Debug, Default)]
+pub struct InProcess {
+    stored: bool,
+}
+
+impl ConfigWriter for InProcess {
+    fn begin(&mut self, _: Configuration) {
+        self.stored = true;
+    }
+
+    fn poll(&mut self) -> Option<Result<(), WriteError>> {
+        std::mem::take(&mut self.stored).then_some(Ok(()))
+    }
+}
+
+/// Stores configurations in a [`ConfigStore`], by a thread of its own.
+#[derive(Debug)]
+pub struct StoreThread {
+    /// `None` when the value is dropped, which ends the thread.
+    to_store: Option<Sender<Configuration>>,
+    outcomes: Receiver<Result<(), WriteError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl StoreThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The operating system's, if it refuses a thread.
+    pub fn start(name: String, mut store: impl ConfigStore + 'static) -> std::io::Result<Self> {
+        let (to_store, configurations) = mpsc::channel::<Configuration>();
+        let (done, outcomes) = mpsc::channel();
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            for next in configurations {
+                if done.send(write(&mut store, &next)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self {
+            to_store: Some(to_store),
+            outcomes,
+            thread: Some(thread),
+        })
+    }
+}
+
+/// Stores a configuration. If the store does not know whether it did, the newest one shows it.
+fn write(store: &mut dyn ConfigStore, next: &Configuration) -> Result<(), WriteError> {
+    let failed = |error: StoreError| WriteError::Failed(error.to_string());
+    match store.compare_and_swap(next) {
+        Ok(Swap::Won) => Ok(()),
+        Ok(Swap::Lost) => Err(WriteError::Lost),
+        Err(StoreError::Unknown(_)) => match store.read().map_err(failed)? {
+            Some(newest) if newest == *next => Ok(()),
+            Some(newest) if newest.change < next.change => {
+                Err(WriteError::Failed("the change did not take effect".into()))
+            }
+            _ => Err(WriteError::Lost),
+        },
+        Err(error) => Err(failed(error)),
+    }
+}
+
+impl ConfigWriter for StoreThread {
+    fn begin(&mut self, next: Configuration) {
+        // If the thread has panicked, `poll` reports it.
+        let _ = self.to_store.as_ref().map(|thread| thread.send(next));
+    }
+
+    fn poll(&mut self) -> Option<Result<(), WriteError>> {
+        match self.outcomes.try_recv() {
+            Ok(outcome) => Some(outcome),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(WriteError::Failed(
+                "the thread of the store ended".into(),
+            ))),
+        }
+    }
+}
+
+impl Drop for StoreThread {
+    fn drop(&mut self) {
+        self.to_store = None;
+        if let Some(thread) = self.thread.take() {
+            // It ends after the change that it makes now. A panic of it was reported by `poll`.
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::membership::configuration::testing::configuration;
+
+    struct Scripted {
+        swaps: VecDeque<Result<Swap, StoreError>>,
+        newest: Option<Configuration>,
+    }
+
+    impl ConfigStore for Scripted {
+        fn read(&mut self) -> Result<Option<Configuration>, StoreError> {
+            Ok(self.newest.clone())
+        }
+        fn compare_and_swap(&mut self, _: &Configuration) -> Result<Swap, StoreError> {
+            self.swaps.pop_front().expect("an answer of the script")
+        }
+    }
+
+    fn outcome(writer: &mut StoreThread) -> Result<(), WriteError> {
+        loop {
+            if let Some(outcome) = writer.poll() {
+                return outcome;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn what_the_store_does_not_know_is_read() {
+        let next = configuration("test", &[1, 2]).next(false);
+        let other = Configuration {
+            recovered: 1,
+            ..next.clone()
+        };
+        let unknown = || {
+            let path = PathBuf::from("/store");
+            Err(StoreError::Unknown(Box::new(StoreError::Restless(path))))
+        };
+        let later = next.next(false);
+        let before = configuration("test", &[1, 2]);
+        let failed = |why: &str| Err(WriteError::Failed(why.into()));
+        for (swap, newest, expected) in [
+            (Ok(Swap::Won), None, Ok(())),
+            (Ok(Swap::Lost), None, Err(WriteError::Lost)),
+            (unknown(), Some(next.clone()), Ok(())),
+            (unknown(), Some(other), Err(WriteError::Lost)),
+            (unknown(), Some(later), Err(WriteError::Lost)),
+            (
+                unknown(),
+                Some(before),
+                failed("the change did not take effect"),
+            ),
+            (
+                Err(StoreError::Restless("/store".into())),
+                None,
+                failed("the configurations in /store change faster than one can be read"),
+            ),
+        ] {
+            let swaps = VecDeque::from([swap]);
+            let store = Scripted { swaps, newest };
+            let mut writer = StoreThread::start("store".into(), store).unwrap();
+            assert_eq!(writer.poll(), None);
+            writer.begin(next.clone());
+            assert_eq!(outcome(&mut writer), expected);
+        }
+    }
+
+    #[test]
+    fn a_thread_that_ended_is_reported() {
+        let swaps = VecDeque::new();
+        let mut writer = StoreThread::start(
+            "store".into(),
+            Scripted {
+                swaps,
+                newest: None,
+            },
+        )
+        .unwrap();
+        writer.begin(configuration("test", &[1]));
+        assert!(matches!(outcome(&mut writer), Err(WriteError::Failed(_))));
+    }
+}

@@ -1,0 +1,316 @@
+//! How a region gets into the region map of every machine.
+//!
+//! The allocator uses a new region at once. A worker of its machine has the configuration's manager record it, and every commit
+//! with a new object in it waits for that ([`Worker::region_state`]). So no transaction waits for a region before it commits, and no
+//! machine learns an address in a region that it does not know.
+//!
+//! 1. The worker whose allocation made the region asks the manager to record it, until the answer is final.
+//! 2. The manager stores a configuration with the region ([`Manager`]), and tells every machine.
+//! 3. When all machines have answered, the region is recorded.
+
+use std::time::Duration;
+
+use super::{Cont, Worker};
+use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
+use crate::marks;
+use crate::membership::manager::{Duty, Manager, Recorded};
+use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::region::map::{Replicas, Unrecorded};
+
+/// To the manager: record a region. The reply is a code.
+const RECORD_REGION: MessageId = MessageId(MessageId::CORE + 3);
+/// From the manager: regions that exist. The reply is empty.
+const NEW_REGIONS: MessageId = MessageId(MessageId::CORE + 4);
+
+/// Interval between requests to record a region.
+const ASK_AGAIN: Duration = Duration::from_micros(100);
+const REPLY_BYTES: usize = 1;
+const NOT_YET: u8 = 0;
+const RECORDED: u8 = 1;
+const REFUSED: u8 = 2;
+/// Largest number of bytes that a region takes in a message.
+const REGION_BYTES: usize = 5 + 2 * crate::limits::MAX_REPLICAS;
+
+/// What a worker does to have regions recorded.
+#[derive(Default)]
+pub(super) struct RegionRecorder {
+    /// Regions that this worker has recorded, with their proposed replicas.
+    asked: Vec<(RegionId, Replicas)>,
+    /// The manager, on the first worker of its machine.
+    manager: Option<Box<Manager>>,
+    /// The body of the message by which machines are being told of regions.
+    told: Vec<u8>,
+    /// Number of machines that have not answered it.
+    untold: usize,
+}
+
+impl RegionRecorder {
+    pub(super) fn new(manager: Option<Box<Manager>>, most_message: usize) -> Self {
+        let mut recorder = Self {
+            manager,
+            ..Self::default()
+        };
+        if let Some(manager) = &mut recorder.manager {
+            manager.set_most_told(most_message / REGION_BYTES);
+        }
+        recorder
+    }
+
+    fn take_asked(&mut self, context: u64) -> Option<RegionId> {
+        let mut asked = self.asked.iter();
+        let at = asked.position(|one| is(one.0, context))?;
+        Some(self.asked.swap_remove(at).0)
+    }
+
+    /// Returns the number of regions that are being recorded.
+    pub(super) fn unfinished(&self) -> usize {
+        let managed = self.manager.as_ref().map_or(0, |one| one.unfinished());
+        self.asked.len() + managed + self.untold
+    }
+}
+
+impl Worker {
+    pub(super) fn register_region_handlers(&mut self) {
+        self.register(RECORD_REGION, Self::handle_record_region);
+        self.register(NEW_REGIONS, Self::handle_new_regions);
+    }
+
+    /// Returns why a commit with a new object in a region of this machine must wait or fail; `None` if the region is recorded.
+    /// After a failure, the region is recorded again.
+    #[inline]
+    pub fn region_state(&mut self, region: RegionId) -> Option<Unrecorded> {
+        match self.store.map().has_unrecorded() {
+            false => None,
+            true => self.unrecorded(region),
+        }
+    }
+
+    #[cold]
+    fn unrecorded(&mut self, region: RegionId) -> Option<Unrecorded> {
+        let state = self.store.map().unrecorded(region);
+        if let Some(Unrecorded::Failed(_)) = state {
+            self.store.map().begin_again(region);
+            self.record_new_regions();
+        }
+        state
+    }
+
+    /// Has the regions recorded that an allocation of this worker has made.
+    #[inline]
+    pub(super) fn record_new_regions(&mut self) {
+        while let Some(region) = self.store.map().take_new() {
+            let replicas = self.store.propose_replicas(region);
+            self.recorder.asked.push((region, replicas));
+            // The caller may be anywhere in an operation.
+            self.defer(Cont::new(Self::ask_to_record, u64::from(region.to_bits())));
+        }
+    }
+
+    fn ask_to_record(&mut self, context: u64, (): ()) {
+        let asked = self.recorder.asked.iter();
+        let Some((region, replicas)) = asked.copied().find(|one| is(one.0, context)) else {
+            return;
+        };
+        let to = first_worker(self.membership.manager());
+        let cont = ReplyCont::new(Self::on_record_reply, context);
+        let mut body = Vec::with_capacity(REGION_BYTES);
+        encode(&mut body, region, replicas);
+        match self.call(to, RECORD_REGION, &[&body], REPLY_BYTES, cont) {
+            Ok(()) => {}
+            Err(CallError::Busy) => self.when_room(Cont::new(Self::ask_to_record, context)),
+            Err(error) => self.not_recorded(context, error.to_string()),
+        }
+    }
+
+    fn on_record_reply(&mut self, context: u64, reply: Result<&[u8], CallError>) {
+        match reply {
+            Ok([NOT_YET]) => {
+                marks::mark("region: recording waited for");
+                self.set_timer(ASK_AGAIN, Cont::new(Self::ask_to_record, context));
+            }
+            Ok([RECORDED]) => {
+                if let Some(region) = self.recorder.take_asked(context) {
+                    self.store.map().confirm(region);
+                }
+            }
+            Ok(_) => {
+                let manager = self.membership.manager();
+                let why =
+                    format!("machine {manager} did not record it; see its log for the reason");
+                self.not_recorded(context, why);
+            }
+            Err(error) => self.not_recorded(context, error.to_string()),
+        }
+    }
+
+    fn not_recorded(&mut self, context: u64, why: String) {
+        marks::mark("region: not recorded");
+        if let Some(region) = self.recorder.take_asked(context) {
+            self.store.map().fail(region, why);
+        }
+    }
+
+    fn handle_record_region(&mut self, request: Request, body: &[u8]) {
+        let mut rest = body;
+        let Some((region, replicas)) = decode(&mut rest).filter(|_| rest.is_empty()) else {
+            let why = format!("{} sent a RECORD_REGION that is malformed", request.from);
+            return self.distrust(request.from.machine, why);
+        };
+        let Some(manager) = &mut self.recorder.manager else {
+            return self.reply(request, &[&[REFUSED]]);
+        };
+        let code = match manager.record(region, replicas) {
+            Recorded::Yes => RECORDED,
+            Recorded::NotYet => NOT_YET,
+            Recorded::No(why) => {
+                tracing::error!(%region, why, "cannot record a region of {}", request.from.machine);
+                REFUSED
+            }
+        };
+        self.reply(request, &[&[code]]);
+        self.manage();
+    }
+
+    /// Continues what the manager does, if it can.
+    fn manage(&mut self) {
+        let Some(manager) = self
+            .recorder
+            .manager
+            .as_mut()
+            .filter(|_| self.recorder.untold == 0)
+        else {
+            return;
+        };
+        match manager.step() {
+            None => {}
+            Some(Duty::Stop(why)) => self.control.fail(why),
+            Some(Duty::Tell(regions)) => {
+                let told = &mut self.recorder.told;
+                told.clear();
+                regions.iter().for_each(|one| encode(told, one.0, one.1));
+                let machines = self.machines().iter().map(|machine| machine.0);
+                let machines: Vec<MachineId> = machines.collect();
+                self.recorder.untold = machines.len();
+                for machine in machines {
+                    self.tell(machine.get().into(), ());
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, machine: u64, (): ()) {
+        let id = MachineId::new(machine as u16);
+        let id = id.expect("the context of this continuation is the id of a machine");
+        let body = std::mem::take(&mut self.recorder.told);
+        let cont = ReplyCont::new(Self::on_told, machine);
+        let called = self.call(first_worker(id), NEW_REGIONS, &[&body], 0, cont);
+        self.recorder.told = body;
+        match called {
+            Ok(()) => {}
+            Err(CallError::Busy) => self.when_room(Cont::new(Self::tell, machine)),
+            // The machine has left, or its loss stops the cluster.
+            Err(_) => self.on_told(machine, Ok(&[])),
+        }
+    }
+
+    fn on_told(&mut self, _machine: u64, _reply: Result<&[u8], CallError>) {
+        self.recorder.untold -= 1;
+        if self.recorder.untold == 0
+            && let Some(manager) = &mut self.recorder.manager
+        {
+            manager.on_told();
+            self.manage();
+        }
+    }
+
+    fn handle_new_regions(&mut self, request: Request, body: &[u8]) {
+        let mut rest = body;
+        let mut regions = Vec::new();
+        while let Some(region) = decode(&mut rest) {
+            regions.push(region);
+        }
+        let manager = self.membership.manager();
+        if !rest.is_empty() || request.from.machine != manager {
+            let why = format!(
+                "{} sent a NEW_REGIONS that is malformed or not from the manager {manager}",
+                request.from
+            );
+            return self.distrust(request.from.machine, why);
+        }
+        self.store.map().record(&regions);
+        self.reply(request, &[]);
+    }
+}
+
+fn is(region: RegionId, context: u64) -> bool {
+    u64::from(region.to_bits()) == context
+}
+
+fn first_worker(machine: MachineId) -> WorkerRef {
+    WorkerRef::new(machine, WorkerId::FIRST)
+}
+
+fn encode(out: &mut Vec<u8>, region: RegionId, replicas: Replicas) {
+    out.extend_from_slice(&region.to_bits().to_le_bytes());
+    out.push(replicas.all().len() as u8);
+    for machine in replicas.all() {
+        out.extend_from_slice(&machine.get().to_le_bytes());
+    }
+}
+
+/// Takes a region from the front of a message; `None` if the message does not begin with one.
+fn decode(bytes: &mut &[u8]) -> Option<(RegionId, Replicas)> {
+    let (region, rest) = bytes.split_first_chunk()?;
+    let (count, rest) = rest.split_first()?;
+    let (machines, rest) = rest.split_at_checked(usize::from(*count) * 2)?;
+    let machines = machines.chunks_exact(2);
+    let machines: Option<Vec<MachineId>> = machines
+        .map(|id| MachineId::new(u16::from_le_bytes([id[0], id[1]])))
+        .collect();
+    let region = RegionId::from_bits(u32::from_le_bytes(*region))?;
+    let replicas = Replicas::new(machines?)?;
+    *bytes = rest;
+    Some((region, replicas))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regions_in_messages_are_decoded_as_encoded_and_others_are_rejected() {
+        let machine = |id| MachineId::new(id).unwrap();
+        let regions = [
+            (RegionId::new(3, 7).unwrap(), Replicas::one(machine(1023))),
+            (
+                RegionId::new(99, 1).unwrap(),
+                Replicas::new([5, 4, 3, 2, 1].map(machine)).unwrap(),
+            ),
+        ];
+        let mut bytes = Vec::new();
+        for (region, replicas) in regions {
+            encode(&mut bytes, region, replicas);
+        }
+        let mut rest = &bytes[..];
+        assert_eq!(decode(&mut rest), Some(regions[0]));
+        assert_eq!(decode(&mut rest), Some(regions[1]));
+        assert!(rest.is_empty() && decode(&mut rest).is_none());
+        for length in 0..bytes.len() {
+            let mut rest = &bytes[..length];
+            while decode(&mut rest).is_some() {}
+            assert!(rest.is_empty() == (length == 0 || length == 7));
+        }
+        for wrong in [
+            [0u8, 0, 0, 0, 1, 1, 0],
+            [1, 0, 0, 0, 0, 1, 0],
+            [1, 0, 0, 0, 1, 0, 0],
+        ] {
+            assert_eq!(decode(&mut &wrong[..]), None);
+        }
+        let six: Vec<u8> = [1, 0, 0, 0, 6]
+            .into_iter()
+            .chain([1, 0].repeat(6))
+            .collect();
+        assert_eq!(decode(&mut &six[..]), None);
+    }
+}

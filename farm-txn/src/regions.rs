@@ -1,0 +1,63 @@
+//! New objects in regions that are not yet in the region map of every machine: see
+//! [`Worker::region_state`]. A commit with such an object waits, and no other machine gets an address in such a region.
+
+use std::time::Duration;
+
+use farm_core::alloc::AllocError;
+use farm_core::ids::RegionId;
+use farm_core::marks;
+use farm_core::region::map::Unrecorded;
+use farm_core::worker::{Cont, Worker};
+
+use crate::calls::WaitingCommit;
+use crate::error::TxError;
+use crate::layer::transactions;
+use crate::tx::Tx;
+
+/// The reply to a request for room on this machine that must be repeated.
+pub(crate) const ASK_AGAIN: &[u8] = &[1];
+/// Interval between tries.
+pub(crate) const AGAIN_AFTER: Duration = Duration::from_micros(100);
+
+/// Returns the transaction if its commit may begin. Otherwise `again` is called later with the key of the [`WaitingCommit`], or
+/// the error says why the commit never begins.
+pub(crate) fn before_commit(
+    worker: &mut Worker,
+    tx: Box<Tx>,
+    cont: Cont<Result<(), TxError>>,
+    again: impl Fn(u64) -> Cont<()>,
+) -> Result<Box<Tx>, Option<(Box<Tx>, TxError)>> {
+    if !worker.store().map().has_unrecorded() {
+        return Ok(tx);
+    }
+    let new = |entry: &&crate::tx::Entry| entry.machine.is_none() && entry.is_reserved();
+    let regions = tx.entries.iter().filter(new);
+    let state = regions
+        .map(|entry| entry.address.region())
+        .find_map(|region| worker.region_state(region));
+    match state {
+        None => Ok(tx),
+        Some(Unrecorded::Failed(why)) => Err(Some((tx, TxError::Alloc(AllocError::NoRegion(why))))),
+        Some(Unrecorded::UnderWay) => {
+            marks::mark("commit: waits for a region");
+            let waiting = WaitingCommit { tx, cont };
+            let key = transactions(worker).waiting_for_regions.insert(waiting);
+            worker.set_timer(AGAIN_AFTER, again(key as u64));
+            Err(None)
+        }
+    }
+}
+
+/// Returns the reply to a request for room, if no address in the region may be given to another machine.
+pub(crate) fn refusal(worker: &mut Worker, region: RegionId) -> Option<&'static [u8]> {
+    match worker.region_state(region)? {
+        Unrecorded::UnderWay => {
+            marks::mark("alloc: another machine asks again");
+            Some(ASK_AGAIN)
+        }
+        Unrecorded::Failed(why) => {
+            tracing::error!(%region, why, "a region of this machine cannot be used");
+            Some(&[])
+        }
+    }
+}
