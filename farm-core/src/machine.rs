@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::alloc::BlockConfig;
-use crate::config::{Config, ConfigError};
+use crate::config::{Config, ConfigError, MachineConfig};
 use crate::control::Control;
 use crate::fabric::verbs::{DevicePlace, SecretError, VerbsError};
 use crate::fabric::{
@@ -28,8 +28,9 @@ use crate::membership::configuration::{Configuration, Domain, Member};
 use crate::membership::manager::Manager;
 use crate::membership::writer::InProcess;
 use crate::messaging::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
+use crate::region::backups::Backups;
 use crate::region::placement::Placement;
-use crate::region::store::Store;
+use crate::region::store::{Replication, Store};
 use crate::ring::RecordIntegrity;
 use crate::time::Clock;
 use crate::worker::{Idle, IdlePolicy, Idler, Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
@@ -593,6 +594,7 @@ fn ring_format(config: &Config) -> RingFormat {
         ring_bytes: config.rings.ring_bytes as usize,
         log_bytes: config.rings.log_bytes as usize,
         integrity: RecordIntegrity::by_checksum(config.rings.checksums),
+        own_logs: config.is_logged(),
     }
 }
 
@@ -644,6 +646,14 @@ fn spare(config: &Config, id: MachineId, exporter: &Exporter) -> Spare {
 fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spare) -> Store {
     let storing = config.storing_machines();
     let storing: Vec<MachineId> = storing.map(|machine| machine.id).collect();
+    let domain = |machine: &MachineConfig| (machine.id, config.domain_of(machine));
+    let replication = Replication {
+        replicas: config.replicas(),
+        logged: config.is_logged(),
+        domains: config.machines.iter().map(domain).collect(),
+    };
+    let copies = memory.clone();
+    let copy = move |bytes| copies.allocate_now(bytes);
     let blocks = BlockConfig {
         block_bytes: config.memory.block_bytes as usize,
         region_bytes: config.memory.region_bytes as usize,
@@ -657,6 +667,7 @@ fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spare) -> Store
         u64::from(id.get()),
         memory,
     )
+    .with_replication(replication, Backups::new(Arc::new(copy), true))
 }
 
 /// Returns the manager of the configuration, if it is this machine.
@@ -681,7 +692,9 @@ fn make_manager(
         },
         workers: peer.workers as u16,
         stores: storing.contains(&peer.machine),
-        domain: Domain::default(),
+        domain: config
+            .machine(peer.machine)
+            .map_or_else(Domain::default, |machine| config.domain_of(machine)),
     };
     let members = peers.iter().map(member).collect();
     let first = Configuration::first(&config.cluster.name, members)

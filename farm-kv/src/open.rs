@@ -8,6 +8,8 @@ use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{payload_capacity, write};
 use farm_core::region::map::Unrecorded;
 use farm_core::worker::{Cont, Worker};
+use farm_txn::TxError;
+use farm_txn::arrays::create_reserved;
 
 use crate::KvError;
 use crate::layout::Layout;
@@ -154,15 +156,51 @@ fn make(worker: &mut Worker, spec: TableSpec, layout: Layout, shard: u32) -> Res
             machine,
             why: error.to_string(),
         })?;
-    let state = kv(worker);
-    state.initialising.push(Initialising {
+    let work = Initialising {
         table: spec.id,
         shard,
         buckets: run,
         next: 0,
-    });
-    worker.defer(Cont::new(initialise, 0));
+    };
+    match worker.store().replication().logged {
+        true => {
+            let key = kv(worker).formatting.insert(work);
+            worker.defer(Cont::new(format_some, key as u64));
+        }
+        false => {
+            kv(worker).initialising.push(work);
+            worker.defer(Cont::new(initialise, 0));
+        }
+    }
     Ok(())
+}
+
+/// Creates some buckets of a shard by a transaction, so that all copies get them.
+fn format_some(worker: &mut Worker, key: u64, (): ()) {
+    let Initialising { buckets, next, .. } = &kv(worker).formatting[key as usize];
+    let (buckets, next) = (buckets.clone(), *next);
+    let cont = Cont::new(formatted, key);
+    kv(worker).formatting[key as usize].next = create_reserved(worker, &buckets, next, cont);
+}
+
+fn formatted(worker: &mut Worker, key: u64, outcome: Result<(), TxError>) {
+    let work = &kv(worker).formatting[key as usize];
+    if outcome.is_ok() && work.next < work.buckets.count {
+        return worker.defer(Cont::new(format_some, key));
+    }
+    let Initialising {
+        table,
+        shard,
+        buckets,
+        ..
+    } = kv(worker).formatting.remove(key as usize);
+    match outcome {
+        Ok(()) => found(worker, table, shard, buckets.first()),
+        Err(error) => {
+            let (machine, why) = (worker.me().machine, error.to_string());
+            fail(worker, table, KvError::Memory { machine, why });
+        }
+    }
 }
 
 /// Initialises some buckets of a shard. The event loop continues between the steps.

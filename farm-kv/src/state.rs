@@ -104,6 +104,8 @@ pub(crate) struct Kv {
     pub(crate) unsent_counts: Vec<(TableId, u32, Delta)>,
     pub(crate) initialising: Vec<Initialising>,
     pub(crate) made: Slab<Made>,
+    /// Shards whose buckets are created by transactions.
+    pub(crate) formatting: Slab<Initialising>,
     /// Openings that have ended and whose continuations are not called yet, in order.
     pub(crate) ended_opens: VecDeque<(OpenCont, Result<TableId, KvError>)>,
     /// Message bodies for reuse, with their capacity.
@@ -133,6 +135,7 @@ impl Kv {
             unsent_counts: Vec::new(),
             initialising: Vec::new(),
             made: Slab::new(),
+            formatting: Slab::new(),
             ended_opens: VecDeque::new(),
             bodies: Vec::with_capacity(1024),
             value: Vec::new(),

@@ -42,7 +42,7 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
-use farm_core::alloc::{AllocError, SizeClass};
+use farm_core::alloc::{AllocError, ArrayRun, BlockTable, Geometry, SizeClass};
 use farm_core::ids::Address;
 use farm_core::marks;
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -51,20 +51,24 @@ use farm_core::worker::{AddressError, Cont, ReadResult, Worker};
 
 pub use crate::calls::Objects;
 use crate::calls::{ArrayCall, ArrayCont};
+use crate::commit::drive;
+use crate::contexts::checkout;
 use crate::error::{Abort, TxError};
 use crate::handle::TxHandle;
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 use crate::open;
+use crate::record;
 use crate::regions;
-use crate::remote::{elsewhere, elsewhere_for_new};
+use crate::remote::{block_word, elsewhere, elsewhere_for_new};
 use crate::slots;
 use crate::tx::{ObjectId, Place, Tx, is_slot};
 
 /// Message id of a request to reserve room for an array near an address.
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
-/// Bytes of the reply: the address of the first object. The reply is empty if there is no room.
-const RESERVED_BYTES: usize = 8;
+/// Bytes of the reply: the address of the first object, and what copies must know of its block, 0 if there are none. The reply is
+/// empty if there is no room.
+const RESERVED_BYTES: usize = 16;
 
 /// Reads `count` adjacent objects of one class, on any machine, by one one-sided read: an array, or a part of one. Each
 /// of them is then an object of the transaction, validated as if it had been read alone. An object that the transaction
@@ -91,6 +95,7 @@ pub fn read_array(
         },
         machine: elsewhere(worker, address),
         cont: ArrayCont::Read(cont),
+        block: 0,
         failed: None,
     };
     asked.failed = check(worker, &asked).err();
@@ -123,6 +128,7 @@ pub fn alloc_array(
         },
         machine,
         cont: ArrayCont::Allocated(cont),
+        block: 0,
         failed: None,
     };
     let checked = match machine {
@@ -208,6 +214,44 @@ fn end_with(worker: &mut Worker, cont: ArrayCont, result: Result<Objects, TxErro
     }
 }
 
+/// Creates objects of an array that this worker has reserved ([`Worker::reserve_array`]), from the one at `from` on, in one
+/// transaction: as many as fit into it, at least one. Their payloads are zero. Returns the index after the last one. The
+/// continuation is called when they are committed.
+///
+/// # Panics
+/// If `from` is not below the number of objects.
+pub fn create_reserved(
+    worker: &mut Worker,
+    array: &ArrayRun,
+    from: u32,
+    cont: Cont<Result<(), TxError>>,
+) -> u32 {
+    let class = array.class();
+    let payload = class.payload_capacity();
+    let limits = transactions(worker).limits;
+    let in_record = worker.own_log().map_or(usize::MAX, |own| {
+        let bytes = own.max_body_bytes() as usize - record::FIXED_BYTES - record::LOCK_BYTES;
+        (bytes - record::region_bytes(1)) / record::object_bytes(payload, true)
+    });
+    let most = in_record.min(limits.objects).min(limits.bytes / payload);
+    let left = array.count - from;
+    let count = left.min(u32::try_from(most).unwrap_or(u32::MAX)).max(1);
+    let mut tx = checkout(worker);
+    for index in from..from + count {
+        let room = array.begin(index);
+        let address = array.address(index);
+        let address = address.expect("the index is below the number of objects");
+        let place = Place {
+            address,
+            machine: None,
+            class,
+        };
+        tx.reserved(place, room.version, room.incarnation);
+    }
+    drive::begin(worker, tx, cont);
+    from + count
+}
+
 /// Sends another machine the request to reserve room.
 fn ask(worker: &mut Worker, key: u64, (): ()) {
     let asked = &transactions(worker).arrays[key as usize];
@@ -239,10 +283,14 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     if reply == regions::ASK_AGAIN {
         return worker.set_timer(regions::AGAIN_AFTER, Cont::new(ask, key));
     }
-    let first = reply.try_into().ok().map(u64::from_le_bytes);
-    match first.and_then(Address::from_bits) {
-        Some(first) if !first.is_null() => {
+    let words = reply.split_first_chunk().and_then(|(first, block)| {
+        let block = u64::from_le_bytes(block.try_into().ok()?);
+        Some((Address::from_bits(u64::from_le_bytes(*first))?, block))
+    });
+    match words {
+        Some((first, block)) if !first.is_null() => {
             asked.objects.first = first;
+            asked.block = block;
             post(worker, key, ());
         }
         _ => end(worker, key, Err(TxError::NoMemory(machine))),
@@ -281,7 +329,9 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         release_here(worker, &objects);
         return worker.reply(request, &[refusal]);
     }
-    worker.reply(request, &[&first.to_bits().to_le_bytes()]);
+    let block = block_word(worker, first);
+    let words = [first.to_bits(), block].map(u64::to_le_bytes);
+    worker.reply(request, &[&words[0], &words[1]]);
 }
 
 /// Releases the room that was reserved for a new array that is not created.
@@ -316,6 +366,9 @@ fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
     let objects = match layer.counters.count_read(&asked.place(0), result) {
         Ok(slot) => {
             let objects = open::with(worker, asked.tx, |tx, worker| {
+                if asked.block != 0 {
+                    note_blocks(tx, worker.store().geometry(), &asked);
+                }
                 let words = worker.arena().words(&slot);
                 match asked.is_new() {
                     true => take_in_new(tx, words, &asked),
@@ -331,6 +384,18 @@ fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
         give_back(worker, &asked);
     }
     end_with(worker, asked.cont, objects);
+}
+
+/// Notes what copies must know of the blocks of a new array on another machine.
+fn note_blocks(tx: &mut Tx, geometry: Geometry, asked: &ArrayCall) {
+    let block_of = |address: Address| geometry.block_of(address.offset() as usize);
+    let first = block_of(asked.objects.first);
+    for address in (0..asked.objects.count).filter_map(|index| asked.objects.address(index)) {
+        if let Some((block, first)) = block_of(address).zip(first) {
+            let word = BlockTable::word_of_next(asked.block, block - first);
+            tx.blocks.add(geometry, address, word);
+        }
+    }
 }
 
 /// Adds new objects with the versions and incarnations in their memory: all of them, or none.

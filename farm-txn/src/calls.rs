@@ -49,6 +49,8 @@ pub(crate) struct ArrayCall {
     /// Machine that stores the objects, if it is another one; `None` for this machine.
     pub(crate) machine: Option<MachineId>,
     pub(crate) cont: ArrayCont,
+    /// What copies must know of the block of the first object of a new array; 0 if there are none.
+    pub(crate) block: u64,
     /// Error that was found before the first step.
     pub(crate) failed: Option<TxError>,
 }

@@ -31,6 +31,8 @@ impl AbortCounters {
 pub struct RecordCounters {
     /// LOCK.
     pub lock: u64,
+    /// COMMIT-BACKUP.
+    pub commit_backup: u64,
     /// COMMIT-PRIMARY.
     pub commit_primary: u64,
     /// ABORT.
@@ -42,7 +44,7 @@ pub struct RecordCounters {
 impl RecordCounters {
     /// Returns the sum over all kinds.
     pub fn total(&self) -> u64 {
-        self.lock + self.commit_primary + self.abort + self.truncate
+        self.lock + self.commit_backup + self.commit_primary + self.abort + self.truncate
     }
 }
 
@@ -116,6 +118,7 @@ impl TxCounters {
             in_doubt: both(self.in_doubt, other.in_doubt),
             records: RecordCounters {
                 lock: both(records.lock, other.records.lock),
+                commit_backup: both(records.commit_backup, other.records.commit_backup),
                 commit_primary: both(records.commit_primary, other.records.commit_primary),
                 abort: both(records.abort, other.records.abort),
                 truncate: both(records.truncate, other.records.truncate),
@@ -167,6 +170,7 @@ impl TxCounters {
         let records = &mut self.records;
         let counter = match kind {
             Kind::Lock => &mut records.lock,
+            Kind::CommitBackup => &mut records.commit_backup,
             Kind::CommitPrimary => &mut records.commit_primary,
             Kind::Abort => &mut records.abort,
             Kind::Truncate => &mut records.truncate,

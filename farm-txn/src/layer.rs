@@ -9,7 +9,7 @@ use farm_core::worker::{EpochGuard, Worker};
 use crate::calls::{ArrayCall, DeferredResult, RemoteCall, WaitingCommit};
 use crate::commit::coordinator::Coordinator;
 use crate::commit::id::CommitId;
-use crate::commit::primary::Primary;
+use crate::commit::primary::{LogState, Primary};
 use crate::commit::queues::Queues;
 use crate::commit::truncations::Truncations;
 use crate::counters::TxCounters;
@@ -66,6 +66,8 @@ pub(crate) struct Transactions {
     /// Commits that wait for room in logs.
     pub(crate) queues: Queues,
     pub(crate) primary: Primary,
+    /// The records of the worker's own log.
+    pub(crate) own: LogState,
     /// The body of the VALIDATE message that is being sent.
     pub(crate) validate_body: Vec<u8>,
     pub(crate) counters: TxCounters,

@@ -5,12 +5,16 @@
 //! all       word 0    checksum of everything after it, seeded with transaction, coordinator and kind
 //!           word 1    configuration of the coordinator
 //!           word 2    low bound: transactions of this coordinator and configuration below it are truncated
-//! LOCK      word      token that LOCK-REPLY returns
+//! LOCK and COMMIT-BACKUP:
+//!           word      token that LOCK-REPLY returns; 0 in COMMIT-BACKUP
 //!           word      number of regions written (low half), of objects on this machine (high half)
 //!           words     ids of all regions written anywhere, two in a word
 //!           objects   address, version that was read, second word of the header after the commit, and
-//!                     class | effect | bytes of payload, then the payload, padded to a word
+//!                     class | effect | has a block word | bytes of payload, then the block word of a new object if it has
+//!                     one (BlockTable::block_word), then the payload, padded to a word
 //! ```
+//!
+//! COMMIT-BACKUP names the objects of which the log's machine keeps copies, LOCK those of which it is the primary.
 //!
 //! The kind is the record's id in the ring, and the transaction's sequence number is its token. The coordinator is the log's
 //! writer. The other kinds (COMMIT-PRIMARY,
@@ -29,12 +33,16 @@ pub(crate) const LOCK_BYTES: usize = 2 * WORD;
 /// Bytes that an object adds to LOCK, without its payload.
 const OBJECT_BYTES: usize = 4 * WORD;
 const WORD: usize = 8;
+/// Position of the mark of a block word in the last fixed word of an object.
+const HAS_BLOCK_SHIFT: u32 = 16;
 
 /// Kinds of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Locks the objects at their versions. The record also contains the new values.
     Lock,
+    /// Contains the new values of copies, which take effect when the transaction is truncated.
+    CommitBackup,
     /// Installs the values, and unlocks the objects.
     CommitPrimary,
     /// Unlocks the objects.
@@ -47,6 +55,7 @@ impl Kind {
     pub(crate) const fn code(self) -> u16 {
         match self {
             Kind::Lock => 1,
+            Kind::CommitBackup => 2,
             Kind::CommitPrimary => 3,
             Kind::Abort => 4,
             Kind::Truncate => 5,
@@ -55,9 +64,19 @@ impl Kind {
 
     /// Returns the kind for a record's id.
     pub fn of(code: u16) -> Option<Kind> {
-        [Kind::Lock, Kind::CommitPrimary, Kind::Abort, Kind::Truncate]
-            .into_iter()
-            .find(|kind| kind.code() == code)
+        let all = [
+            Kind::Lock,
+            Kind::CommitBackup,
+            Kind::CommitPrimary,
+            Kind::Abort,
+            Kind::Truncate,
+        ];
+        all.into_iter().find(|kind| kind.code() == code)
+    }
+
+    /// Returns whether records of this kind contain objects.
+    pub(crate) fn has_objects(self) -> bool {
+        matches!(self, Kind::Lock | Kind::CommitBackup)
     }
 }
 
@@ -72,7 +91,7 @@ pub enum Effect {
     Free,
 }
 
-/// An object of a LOCK record.
+/// An object of a LOCK or COMMIT-BACKUP record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Object<'a> {
     /// Address.
@@ -85,6 +104,8 @@ pub struct Object<'a> {
     pub incarnation: Incarnation,
     /// Effect of the commit.
     pub effect: Effect,
+    /// What copies must know of the block of a new object; 0 for other objects, and if there are no copies.
+    pub block: u64,
     /// Payload after the commit.
     pub payload: &'a [u8],
 }
@@ -142,7 +163,7 @@ pub struct Record<'a> {
     rest: &'a [u8],
 }
 
-/// The additions of a LOCK record.
+/// The additions of a LOCK or COMMIT-BACKUP record.
 #[derive(Clone, Copy, Debug)]
 pub struct Lock<'a> {
     /// Token that LOCK-REPLY returns.
@@ -222,7 +243,7 @@ impl<'a> Record<'a> {
         words.word()?;
         let (configuration, low) = (words.word()?, words.word()?);
         let rest = words.0;
-        if kind != Kind::Lock && !rest.is_empty() {
+        if !kind.has_objects() && !rest.is_empty() {
             return Err(RecordError::Length);
         }
         Ok(Self {
@@ -233,10 +254,10 @@ impl<'a> Record<'a> {
         })
     }
 
-    /// Returns the additions of a LOCK record.
+    /// Returns the additions of a LOCK or COMMIT-BACKUP record.
     ///
     /// # Errors
-    /// [`RecordError`]; always if the record is not a LOCK.
+    /// [`RecordError`]; always if the record is another one.
     pub fn lock(&self) -> Result<Lock<'a>, RecordError> {
         let mut words = Words(self.rest);
         let (reply, counts) = (words.word()?, words.word()?);
@@ -298,6 +319,11 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     if bytes > class.payload_capacity() {
         return Err(wrong("payload length", rest));
     }
+    let block = match (rest >> HAS_BLOCK_SHIFT) as u8 {
+        0 => 0,
+        1 if effect == Effect::Allocate => words.word()?,
+        _ => return Err(wrong("mark of a block word", rest)),
+    };
     let payload = words.take(bytes.next_multiple_of(WORD))?;
     let at = Address::from_bits(address).filter(|at| !at.is_null() && at.is_line_aligned());
     Ok(Object {
@@ -306,13 +332,14 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
         version: Version::checked(version).ok_or(wrong("version", version))?,
         incarnation,
         effect,
+        block,
         payload: &payload[..bytes],
     })
 }
 
 /// Returns the bytes that an object adds to LOCK.
-pub(crate) fn object_bytes(payload_bytes: usize) -> usize {
-    OBJECT_BYTES + payload_bytes.next_multiple_of(WORD)
+pub(crate) fn object_bytes(payload_bytes: usize, has_block: bool) -> usize {
+    OBJECT_BYTES + usize::from(has_block) * WORD + payload_bytes.next_multiple_of(WORD)
 }
 
 /// Returns the bytes that `regions` regions add to LOCK.
@@ -338,7 +365,11 @@ pub(crate) fn encode_object(out: &mut Vec<u8>, object: &Object<'_>) {
         Effect::Allocate => 2,
         Effect::Free => 3u64,
     };
-    let rest = u64::from(object.class.get()) | effect << 8 | (object.payload.len() as u64) << 32;
+    let has_block = u64::from(object.block != 0);
+    let rest = u64::from(object.class.get())
+        | effect << 8
+        | has_block << HAS_BLOCK_SHIFT
+        | (object.payload.len() as u64) << 32;
     let words = [
         object.address.to_bits(),
         object.version.get(),
@@ -347,6 +378,9 @@ pub(crate) fn encode_object(out: &mut Vec<u8>, object: &Object<'_>) {
     ];
     for word in words {
         out.extend_from_slice(&word.to_le_bytes());
+    }
+    if object.block != 0 {
+        out.extend_from_slice(&object.block.to_le_bytes());
     }
     out.extend_from_slice(object.payload);
     out.resize(out.len().next_multiple_of(WORD), 0);
@@ -398,7 +432,8 @@ mod tests {
         for (offset, version, effect, payload) in objects {
             let before = rest.len();
             encode_object(&mut rest, &object(*offset, *version, *effect, payload));
-            assert_eq!(rest.len() - before, object_bytes(payload.len()));
+            let has_block = effect % 3 == 1;
+            assert_eq!(rest.len() - before, object_bytes(payload.len(), has_block));
         }
         encode_head(&mut out, Kind::Lock, id(12), 4, &rest);
         assert_eq!(out.len(), FIXED_BYTES);
@@ -413,13 +448,14 @@ mod tests {
             version: Version::new(version),
             incarnation: Incarnation::new(SizeClass::new(7), version * 3),
             effect: [Effect::Write, Effect::Allocate, Effect::Free][usize::from(effect % 3)],
+            block: u64::from(effect % 3 == 1) * (version + 1),
             payload,
         }
     }
 
     fn read_all(kind: u16, sequence: u64, bytes: &[u8]) -> Result<usize, RecordError> {
         let record = Record::decode(kind, id(sequence), bytes)?;
-        if record.kind != Kind::Lock {
+        if !record.kind.has_objects() {
             return Ok(0);
         }
         let lock = record.lock()?;
@@ -430,7 +466,7 @@ mod tests {
     /// A LOCK record with transaction number 0 would count as truncated as soon as it arrives.
     #[test]
     fn only_truncate_records_have_transaction_number_0() {
-        for kind in [Kind::Lock, Kind::CommitPrimary, Kind::Abort, Kind::Truncate] {
+        for kind in [1, 2, 3, 4, 5].map(|code| Kind::of(code).unwrap()) {
             for sequence in [0, 1] {
                 let mut body = Vec::new();
                 encode_head(&mut body, kind, id(sequence), 1, &[]);

@@ -23,8 +23,9 @@ use crate::tx::{ObjectId, Place, wrong_size};
 pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
 /// Bytes of the request: size class and address.
 const ALLOC_BYTES: usize = 9;
-/// Bytes of the reply: address, version and incarnation of the reserved slot. The reply is empty if there is no room.
-const RESERVED_BYTES: usize = 24;
+/// Bytes of the reply: address, version and incarnation of the reserved slot, and what copies must know of its block, 0 if there
+/// are none. The reply is empty if there is no room.
+const RESERVED_BYTES: usize = 32;
 
 /// Returns the machine of an address, if it is another one; `None` for this machine or a null address.
 pub(crate) fn elsewhere(worker: &Worker, address: Address) -> Option<MachineId> {
@@ -170,12 +171,15 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
         return worker.set_timer(regions::AGAIN_AFTER, Cont::new(ask, key));
     }
     let room = decode(reply).filter(|room| room.2.class() == place.class);
-    let Some((address, version, incarnation)) = room else {
+    let Some((address, version, incarnation, block)) = room else {
         return end(worker, key, Err(TxError::NoMemory(machine)));
     };
     let place = Place { address, ..place };
-    let added = open::with(worker, tx, |tx, _| {
+    let added = open::with(worker, tx, |tx, worker| {
         tx.check_limits(place.class.payload_capacity())?;
+        if block != 0 {
+            tx.blocks.add(worker.store().geometry(), address, block);
+        }
         Ok(tx.reserved(place, version, incarnation))
     });
     let added = added.and_then(|added| added);
@@ -185,7 +189,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     end(worker, key, added);
 }
 
-fn decode(reply: &[u8]) -> Option<(Address, Version, Incarnation)> {
+fn decode(reply: &[u8]) -> Option<(Address, Version, Incarnation, u64)> {
     let reply: &[u8; RESERVED_BYTES] = reply.try_into().ok()?;
     let word = |at: usize| {
         u64::from_le_bytes(
@@ -195,7 +199,16 @@ fn decode(reply: &[u8]) -> Option<(Address, Version, Incarnation)> {
         )
     };
     let address = Address::from_bits(word(0)).filter(|address| !address.is_null())?;
-    Some((address, Version::checked(word(8))?, Incarnation(word(16))))
+    let version = Version::checked(word(8))?;
+    Some((address, version, Incarnation(word(16)), word(24)))
+}
+
+/// Returns what copies must know of the block of a reserved slot; 0 if commits are not logged.
+pub(crate) fn block_word(worker: &Worker, address: Address) -> u64 {
+    match worker.store().replication().logged {
+        true => worker.store().block_word(address).unwrap_or(0),
+        false => 0,
+    }
 }
 
 /// Reserves room for an object of another machine's transaction.
@@ -217,7 +230,13 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         return worker.reply(request, &[refusal]);
     }
     let mut reply = [0; RESERVED_BYTES];
-    let words = [address.to_bits(), room.version.get(), room.incarnation.0];
+    let block = block_word(worker, address);
+    let words = [
+        address.to_bits(),
+        room.version.get(),
+        room.incarnation.0,
+        block,
+    ];
     for (place, word) in words.iter().enumerate() {
         reply[place * 8..][..8].copy_from_slice(&word.to_le_bytes());
     }

@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use crate::error::{Abort, TxError};
 use crate::limits::TxLimits;
 
+mod blocks;
 mod entries;
 #[cfg(feature = "mutants")]
 mod faults;
@@ -20,6 +21,7 @@ mod objects;
 mod payloads;
 pub(crate) mod reservation;
 
+use blocks::NewBlocks;
 pub(crate) use entries::Entries;
 #[doc(hidden)]
 #[cfg(debug_assertions)]
@@ -100,6 +102,8 @@ pub struct Tx {
     number: Number,
     /// Whether the commit only validates what was read, and writes nothing.
     given_up: bool,
+    /// The blocks of new objects, for their copies, if commits are logged.
+    pub(crate) blocks: NewBlocks,
     /// EpochGuard that keeps addresses valid, from [`crate::checkout`] to [`crate::checkin`].
     pub(crate) guard: Option<EpochGuard>,
 }
@@ -383,6 +387,7 @@ impl Tx {
         self.payloads.clear();
         self.forgotten = 0;
         self.when_committed.clear();
+        self.blocks.clear();
     }
 
     /// Frees the memory of a large transaction that has ended.

@@ -7,9 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use rand::SeedableRng;
-use rand_xoshiro::Xoshiro256PlusPlus;
-
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::marks;
 use crate::mem::Memory;
@@ -18,6 +15,7 @@ use super::bitmap::FreeSlots;
 use super::fit::{Demand, Fit, RegionBlocks};
 use super::reclassify::Vacancy;
 use super::region::ring_distance;
+use super::table::table_bases;
 use super::{
     AllocError, Block, BlockKind, BlockTable, BlockUsage, Geometry, LocateError, SizeClass,
     TableError,
@@ -116,8 +114,6 @@ pub struct BlockAllocator {
     pub(super) config: BlockConfig,
     geometry: Geometry,
     source: Box<dyn RegionSource + Send>,
-    /// Random numbers for the bases of new regions.
-    rng: Xoshiro256PlusPlus,
     pub(super) regions: Vec<RegionBlocks>,
     pub(super) in_use: u64,
     /// Whether the next region was announced.
@@ -141,7 +137,6 @@ impl BlockAllocator {
             config,
             geometry,
             source: Box::new(source),
-            rng: Xoshiro256PlusPlus::seed_from_u64(config.seed),
             regions: Vec::new(),
             in_use: 0,
             prepared: false,
@@ -213,6 +208,15 @@ impl BlockAllocator {
     pub fn owner_of(&self, address: Address) -> Result<WorkerId, LocateError> {
         let region = self.region_of(address)?;
         self.regions[region].table.owner_of(address.offset())
+    }
+
+    /// Returns what backups must know of the block of an object: [`BlockTable::block_word`].
+    ///
+    /// # Errors
+    /// [`LocateError`] if no object of this machine can be at the address.
+    pub fn block_word(&self, address: Address) -> Result<u64, LocateError> {
+        let region = self.region_of(address)?;
+        self.regions[region].table.block_word(address.offset())
     }
 
     /// Returns how the machine's blocks are used.
@@ -392,7 +396,8 @@ impl BlockAllocator {
         // A mapping has whole pages and may be longer than the region.
         let memory = memory.window(0, self.config.region_bytes);
         let block_bytes = self.config.block_bytes;
-        let table = BlockTable::format(memory, id, block_bytes, &mut self.rng)?;
+        let bases = &mut table_bases(self.config.seed, id);
+        let table = BlockTable::format(memory, id, block_bytes, bases)?;
         self.adopt_region(table)?;
         marks::mark("alloc: region made");
         Ok(self.regions.len() - 1)

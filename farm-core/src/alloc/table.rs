@@ -25,8 +25,9 @@
 
 use std::sync::atomic::Ordering;
 
-use rand::Rng;
-use xxhash_rust::xxh3::xxh3_64;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::mem::{LINE_BYTES, Memory, WORD_BYTES};
@@ -39,6 +40,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"FaRMblk2");
 const HEADER_WORDS: usize = 4;
 // The header fits into one line, after which the states begin.
 const _: () = assert!(HEADER_WORDS * WORD_BYTES <= LINE_BYTES);
+
+/// Returns the source of the bases of a new region's blocks. A primary and its backups use the same `seed`, so that their tables
+/// are equal.
+pub fn table_bases(seed: u64, region: RegionId) -> Xoshiro256PlusPlus {
+    let seed = xxh3_64_with_seed(&region.to_bits().to_le_bytes(), seed);
+    Xoshiro256PlusPlus::seed_from_u64(seed)
+}
 
 /// The block table of one region. A cheap handle: clones refer to the same table.
 #[derive(Clone, Debug)]
@@ -317,6 +325,72 @@ impl BlockTable {
             Some(BlockState::Head(head)) if back < head.run => Ok((index - back, head)),
             _ => Err(self.orphan(index).into()),
         }
+    }
+
+    /// Returns what backups must know of the block that contains this offset, besides the size class of its objects
+    /// ([`BlockTable::adopt_block`]): `run (24) | blocks back to its head (24) | owner (8) | kind (8)`, from the lowest bit.
+    ///
+    /// # Errors
+    /// [`LocateError`] if no block in use contains it.
+    pub fn block_word(&self, offset: u32) -> Result<u64, LocateError> {
+        let (index, head) = self.block_at(offset)?;
+        let block = self.geometry.block_of(offset as usize).unwrap_or(index);
+        let kind = match head.kind {
+            BlockKind::Slab => 1,
+            BlockKind::Array => 2,
+            BlockKind::Vacant => 3,
+        };
+        let (run, back) = (u64::from(head.run), u64::from(block - index));
+        Ok(run | back << 24 | u64::from(head.owner.get()) << 48 | kind << 56)
+    }
+
+    /// Returns the [word](BlockTable::block_word) of the block `later` blocks after that of `word`, in the same run.
+    pub fn word_of_next(word: u64, later: u32) -> u64 {
+        word + (u64::from(later) << 24)
+    }
+
+    /// Writes the head that the primary has for the block that contains this offset, given its [`BlockTable::block_word`] and the size
+    /// class of its objects, in the table of a backup. Several threads may write the same head.
+    ///
+    /// # Errors
+    /// [`TableError`] if no primary has such a block there, or the table has another one there. Nothing was written.
+    pub fn adopt_block(&self, offset: u32, class: SizeClass, word: u64) -> Result<(), TableError> {
+        let block = self.geometry.block_of(offset as usize).unwrap_or(0);
+        let wrong = || self.bad_state(block, word);
+        let (run, back) = (word as u32 & 0xff_ffff, (word >> 24) as u32 & 0xff_ffff);
+        let kind = match word >> 56 {
+            1 => BlockKind::Slab,
+            2 => BlockKind::Array,
+            _ => return Err(wrong()),
+        };
+        let owner = WorkerId::new((word >> 48) as u16 & 0xff).ok_or_else(wrong)?;
+        let first = block.checked_sub(back).ok_or_else(wrong)?;
+        let inside = back < run && first >= self.geometry.first_block();
+        if !inside || run > self.geometry.blocks() - first {
+            return Err(wrong());
+        }
+        let slot = self.geometry.slot_of(first, run, class, offset as usize);
+        slot.ok_or_else(wrong)?;
+        match self.state(first)? {
+            // The owner and the kind change when an empty array is used again. Records arrive in any order, and what they say
+            // about that does not matter for the objects.
+            BlockState::Head(there) if (there.run, there.class) == (run, class) => return Ok(()),
+            BlockState::Free => {}
+            _ => return Err(wrong()),
+        }
+        for back in 1..run {
+            let there = self.state(first + back)?;
+            if there != (BlockState::Rest { back }) && there != BlockState::Free {
+                return Err(wrong());
+            }
+        }
+        let head = BlockHead {
+            kind,
+            class,
+            owner,
+            run,
+        };
+        self.write_run(first, head).map(drop)
     }
 
     /// Returns the head of the block of the object that starts at this offset. A machine checks an address from another

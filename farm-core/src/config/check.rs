@@ -9,13 +9,13 @@ use super::keys;
 use super::origin::{WHOLE, origin_of};
 use super::rdma::{LEAST_SEND_DEPTH, MOST_INLINE_BYTES, MOST_SEND_DEPTH};
 use super::size::exact_size;
-use super::{Config, Fabric, MachineConfig, RunDir};
+use super::{Config, Durability, Fabric, MachineConfig, RunDir};
 use crate::fabric::verbs::is_packet_size;
 use crate::limits::{
     Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_MACHINE_MEMORY_BYTES,
-    MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_SOCKET_PATH_BYTES, MAX_TRANSACTION_BYTES,
-    MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES,
-    SOCKET_NAME_BYTES, WORD_BYTES,
+    MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_REPLICAS, MAX_SOCKET_PATH_BYTES,
+    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_MESSAGE_BYTES,
+    MIN_TRANSACTION_BYTES, SOCKET_NAME_BYTES, WORD_BYTES,
 };
 
 /// A problem, and the keys whose values cause it.
@@ -47,6 +47,7 @@ pub(super) fn found(config: &Config, limits: &Limits) -> Vec<Found> {
     check.rings();
     check.worker();
     check.transactions();
+    check.durability();
     config.sections.check(&mut check);
     check.rdma();
     check.found
@@ -432,6 +433,40 @@ impl Check<'_> {
                 format!("write \"{near}\""),
             );
         }
+    }
+
+    fn durability(&mut self) {
+        let durability = &self.config.durability;
+        if let Some(dir) = durability.dir.as_deref().filter(|dir| !dir.is_absolute()) {
+            self.relative("durability.dir", dir);
+        }
+        let Some(replicas) = durability.replicas else {
+            return;
+        };
+        let key = "durability.replicas";
+        let (asked, machines) = (
+            u32::from(replicas),
+            self.config.storing_machines().count() as u32,
+        );
+        let most = MAX_REPLICAS as u32;
+        if !(1..=most).contains(&asked) {
+            return self.whole_between(key, asked, 1, most);
+        }
+        let (what, advice) = match durability.mode {
+            Durability::None if asked > 1 => (
+                format!("{asked} copies of every region, and durability.mode is \"none\""),
+                "write durability.mode = \"memory\", or replicas = 1".to_owned(),
+            ),
+            _ if asked > machines && machines > 0 => (
+                format!(
+                    "{asked} copies of every region on {machines} machine(s) that store regions"
+                ),
+                format!("write {machines}, or add machines"),
+            ),
+            _ => return,
+        };
+        let involves = &[key, "durability.mode", "memory.per_machine_bytes"];
+        self.report(ProblemKind::Inconsistent, involves, what, advice);
     }
 
     /// Reports a problem if `number`, the value of `key`, is not between `least` and `most`.

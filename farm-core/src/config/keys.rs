@@ -7,13 +7,14 @@ use super::error::one_of;
 use super::rdma::{self, LEAST_SEND_DEPTH, MOST_INLINE_BYTES, MOST_SEND_DEPTH};
 use super::size::exact_size;
 use super::value::{Misfit, Value};
-use super::{Config, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir, Sections};
+use super::{Config, Durability, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir, Sections};
 use crate::ids::MachineId;
 use crate::limits::{
     Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_MACHINE_ID, MAX_MACHINE_MEMORY_BYTES,
-    MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS,
-    MESSAGES_PER_RING, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES,
+    MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_REPLICAS, MAX_TRANSACTION_BYTES,
+    MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES,
 };
+use crate::membership::configuration::MOST_NAME_BYTES;
 
 /// A key of a `T`: of the whole configuration, of one machine, or of a layer's [`Section`](super::Section).
 pub struct Key<T> {
@@ -78,6 +79,8 @@ const HUGE_PAGES: [(&str, HugePages); 3] = [
     ("try", HugePages::Try),
     ("require", HugePages::Require),
 ];
+const DURABILITY: [(&str, Durability); 2] =
+    [("none", Durability::None), ("memory", Durability::Memory)];
 const IDLE: [(&str, IdlePolicy); 3] = [
     ("auto", IdlePolicy::Auto),
     ("spin", IdlePolicy::Spin),
@@ -308,6 +311,27 @@ pub(super) const KEYS: &[Key<Config>] = &[
         u32::to_string
     ),
     key!(
+        "durability.mode",
+        true,
+        |_| words(&DURABILITY),
+        durability.mode = |value: &Value| value.choice(&DURABILITY),
+        |mode| word(&DURABILITY, mode)
+    ),
+    key!(
+        "durability.replicas",
+        true,
+        |_| format!("\"auto\" or a whole number between 1 and {MAX_REPLICAS}"),
+        durability.replicas = rdma::auto_or_whole,
+        rdma::show_whole
+    ),
+    key!(
+        "durability.dir",
+        false,
+        |_| "\"auto\" or an absolute path".to_owned(),
+        durability.dir = |value: &Value| { Ok(rdma::auto_or_text(value)?.map(PathBuf::from)) },
+        |path: &Option<PathBuf>| rdma::show_text(path.as_deref().and_then(Path::to_str))
+    ),
+    key!(
         "rdma.secret_file",
         false,
         |_| "\"auto\" or the absolute path of a file that only this user may read".to_owned(),
@@ -426,6 +450,16 @@ pub(super) const MACHINE_KEYS: &[Key<MachineConfig>] = &[
             None => rdma::show_text(None),
             Some(bytes) => sized(*bytes),
         }
+    ),
+    key!(
+        "machine.rack",
+        true,
+        |_| "\"auto\" or a name of at most 255 bytes".to_owned(),
+        rack = |value: &Value| match rdma::auto_or_name(value)? {
+            Some(name) if name.len() > MOST_NAME_BYTES => Err(value.out_of_range()),
+            name => Ok(name),
+        },
+        |text: &Option<String>| rdma::show_text(text.as_deref())
     ),
     key!(
         "machine.address",

@@ -46,6 +46,7 @@ use serde::Serialize;
 
 use crate::ids::MachineId;
 use crate::limits::{DEFAULT_CONCURRENCY, DEFAULT_REGION_BYTES, KIB, Limits, MIB};
+use crate::membership::configuration::Domain;
 
 pub use check::Check;
 pub use error::{ConfigError, Place, Problem, ProblemKind, one_of};
@@ -73,6 +74,8 @@ pub struct Config {
     pub worker: WorkerConfig,
     /// Transactions: `[transactions]`.
     pub transactions: TransactionsConfig,
+    /// Copies of regions: `[durability]`.
+    pub durability: DurabilityConfig,
     /// The sections of the layers above this crate.
     #[serde(flatten)]
     sections: Sections,
@@ -83,6 +86,9 @@ pub struct Config {
     #[serde(skip)]
     origins: BTreeMap<String, Place>,
 }
+
+/// Number of copies of a region where the configuration names none.
+const USUAL_REPLICAS: usize = 3;
 
 /// The cluster as a whole.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -156,6 +162,9 @@ pub struct MachineConfig {
     /// nothing: it only runs operations, and can leave the cluster while the others continue.
     #[serde(serialize_with = "rdma::or_auto")]
     pub memory_bytes: Option<u64>,
+    /// Rack of the machine's host; `None` if it is not known.
+    #[serde(serialize_with = "rdma::or_auto")]
+    pub rack: Option<String>,
     /// The machine's address and device on the verbs fabric.
     #[serde(flatten)]
     pub rdma: RdmaPlace,
@@ -270,6 +279,31 @@ pub struct TransactionsConfig {
     pub concurrency: u32,
 }
 
+/// What survives the loss of a machine.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct DurabilityConfig {
+    /// Where copies of data are.
+    pub mode: Durability,
+    /// Number of copies of every region, its primary included; `None` for the usual number: see
+    /// [`Config::replicas`].
+    #[serde(serialize_with = "rdma::or_auto")]
+    pub replicas: Option<u8>,
+    /// Directory of the configuration of a replicated cluster; `None` for a directory in `cluster.run_dir`.
+    #[serde(serialize_with = "rdma::or_auto")]
+    pub dir: Option<PathBuf>,
+}
+
+/// Where copies of data are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Durability {
+    /// There are none.
+    #[default]
+    None,
+    /// In the memory of other machines.
+    Memory,
+}
+
 impl Default for ClusterConfig {
     fn default() -> Self {
         ClusterConfig {
@@ -335,6 +369,7 @@ impl MachineConfig {
             workers,
             cores: Vec::new(),
             memory_bytes: None,
+            rack: None,
             rdma: RdmaPlace::default(),
         }
     }
@@ -348,6 +383,7 @@ impl PartialEq for Config {
             && self.rings == other.rings
             && self.worker == other.worker
             && self.transactions == other.transactions
+            && self.durability == other.durability
             && self.sections == other.sections
             && self.rdma == other.rdma
     }
@@ -549,6 +585,21 @@ impl Config {
         machines.filter(|machine| self.memory_of(machine.id) > 0)
     }
 
+    /// Returns the number of copies of every region, its primary included: `durability.replicas`. By default it is 3, or the
+    /// number of machines that store regions if that is less, and 1 without durability.
+    pub fn replicas(&self) -> usize {
+        match (self.durability.mode, self.durability.replicas) {
+            (_, Some(replicas)) => replicas.into(),
+            (Durability::None, None) => 1,
+            (Durability::Memory, None) => self.storing_machines().count().min(USUAL_REPLICAS),
+        }
+    }
+
+    /// Returns whether commits write records of all that they change, from which it can be recovered.
+    pub fn is_logged(&self) -> bool {
+        self.durability.mode != Durability::None
+    }
+
     /// Returns the number of workers of the machines that store regions.
     pub fn storing_workers(&self) -> u64 {
         let machines = self.storing_machines();
@@ -573,16 +624,29 @@ impl Config {
     /// Returns the machines on the host of machine `id`, including itself. Over shared memory these
     /// are all machines; over RDMA devices, the machines whose addresses have the same host.
     pub fn machines_beside(&self, id: MachineId) -> impl Iterator<Item = &MachineConfig> {
-        let host = |machine: &MachineConfig| {
-            let address = machine.rdma.address_of(machine.id);
-            address
-                .rsplit_once(':')
-                .map_or(address.clone(), |(host, _)| host.to_owned())
-        };
-        let own = self.machine(id).map(host);
-        let shared = self.cluster.fabric == Fabric::Shm;
+        let own = self.machine(id).map(|own| self.host_of(own));
         let machines = self.machines.iter();
-        machines.filter(move |machine| shared || Some(host(machine)) == own)
+        machines.filter(move |machine| Some(self.host_of(machine)) == own)
+    }
+
+    /// Returns the host of a machine: the host of its address; over shared memory, one name for all machines.
+    fn host_of(&self, machine: &MachineConfig) -> String {
+        match self.cluster.fabric {
+            Fabric::Shm => "localhost".to_owned(),
+            Fabric::Verbs => {
+                let address = machine.rdma.address_of(machine.id);
+                let host = address.rsplit_once(':').map(|(host, _)| host.to_owned());
+                host.unwrap_or(address)
+            }
+        }
+    }
+
+    /// Returns where a machine stands.
+    pub fn domain_of(&self, machine: &MachineConfig) -> Domain {
+        Domain {
+            host: self.host_of(machine),
+            rack: machine.rack.clone().unwrap_or_default(),
+        }
     }
 
     /// Checks that the values fit together and are within the limits of production.

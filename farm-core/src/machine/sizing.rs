@@ -34,7 +34,8 @@ impl Sizing {
         let format = ring_format(config);
         let own = usize::from(config.machine(id)?.workers);
         let within = SegmentLayout::within(format, own).bytes() as u64;
-        let (mut segments, mut log_bytes) = (within, 0);
+        let own_logs = if format.own_logs { own } else { 0 };
+        let (mut segments, mut log_bytes) = (within, (own_logs * format.log_bytes) as u64);
         // A worker polls one ring of each worker of its own machine.
         let mut polled = own as u64;
         for peer in config.machines.iter().filter(|peer| peer.id != id) {

@@ -48,6 +48,11 @@ impl Spare {
         }
     }
 
+    /// Allocates memory of this many bytes now.
+    pub(super) fn allocate_now(&self, bytes: usize) -> Allocated {
+        (self.allocate)(bytes)
+    }
+
     /// Waits for the thread, if there is one. Afterwards nothing is allocated ahead.
     pub(super) fn end(&self) {
         if let State::Begun(_, thread) = self.replace(State::Ended) {

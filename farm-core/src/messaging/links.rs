@@ -11,15 +11,15 @@
 //! segment of A for A:  | w0→w0 | w0→w1 | … | w1→w0 | … | head w0→w0 | head w0→w1 | … |
 //! ```
 //!
-//! A machine has no log in its own memory: a coordinator changes the memory of its own machine
-//! without log records.
+//! If commits are logged, each worker also has a log in the memory of its own machine ([`OwnLog`]); otherwise a coordinator
+//! changes that memory without records.
 
 use crate::fabric::{Capability, Endpoint, ImportError, Remote, RemoteMemory};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::mem::{LINE_BYTES, Memory};
 use crate::ring::{
-    Capacity, InvalidCapacity, KeptState, LogSender, NoShare, ReceiverConfig, RecordIntegrity,
-    ReplyCredits, RingReceiver, RingSender, SenderConfig, SetupError,
+    Capacity, InvalidCapacity, KeptState, LogSender, NoShare, OwnLog, ReceiverConfig,
+    RecordIntegrity, ReplyCredits, RingReceiver, RingSender, SenderConfig, SetupError,
 };
 
 /// Why wiring the rings of a worker failed.
@@ -48,6 +48,8 @@ pub struct RingFormat {
     pub log_bytes: usize,
     /// How receivers determine that a record is complete.
     pub integrity: RecordIntegrity,
+    /// Whether workers have logs in the memory of their own machine.
+    pub own_logs: bool,
 }
 
 /// Offsets within the segment that one machine exports for another.
@@ -83,7 +85,7 @@ impl SegmentLayout {
         Self {
             format,
             rings: own * own,
-            logs: 0,
+            logs: if format.own_logs { own } else { 0 },
             heads: own * own,
             log_heads: 0,
         }
@@ -163,6 +165,8 @@ pub struct Links {
     /// Logs in other machines, in the order of `machines`; `None` for the own machine.
     pub(crate) logs_out: Vec<Option<LogSender>>,
     pub(crate) logs_in: Vec<IncomingLog>,
+    /// The worker's log in the memory of its own machine, if it has one.
+    pub(crate) own_log: Option<OwnLog>,
 }
 
 /// The state of wiring one worker.
@@ -215,6 +219,7 @@ impl Links {
             credits: Vec::new(),
             logs_out: Vec::new(),
             logs_in: Vec::new(),
+            own_log: None,
         };
         for peer in peers {
             let theirs = wiring.endpoint.import(&peer.theirs)?;
@@ -300,6 +305,12 @@ impl Wiring<'_> {
     ) -> Result<(), LinkError> {
         let (n, own) = (self.workers, self.worker.index());
         let layout = SegmentLayout::within(self.format, n);
+        if self.format.own_logs {
+            let log = me.ours.window(layout.log(own), self.format.log_bytes);
+            let state = me.ours.window(layout.log_state(own), LINE_BYTES);
+            let log = OwnLog::new(log, KeptState::new(state), self.format.integrity)?;
+            links.own_log = Some(log);
+        }
         for other in 0..n {
             let (to, from) = (own * n + other, other * n + own);
             links.within.push(self.sender(Outgoing {
@@ -383,6 +394,7 @@ mod tests {
             ring_bytes: 4096,
             log_bytes: 16384,
             integrity: RecordIntegrity::LastWord,
+            own_logs: true,
         };
         for layout in [
             SegmentLayout::between(format, 3, 2),

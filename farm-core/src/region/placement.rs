@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ids::{MachineId, RegionId};
 use crate::limits::{POSITION_BITS, VIRTUAL_RINGS};
+use crate::membership::configuration::Domain;
 
 const POSITIONS: u32 = 1 << POSITION_BITS;
 
@@ -162,6 +163,31 @@ impl Placement {
     }
 }
 
+/// Chooses `count` of the machines of a ring for the copies of a region, the first one included. Each further one is the first that
+/// stands in another rack than all before, or else on another host, or else the first that is left.
+pub(crate) fn spread<'d>(
+    ring: &[MachineId],
+    count: usize,
+    domain_of: impl Fn(MachineId) -> Option<&'d Domain>,
+) -> Vec<MachineId> {
+    let mut chosen: Vec<MachineId> = ring.iter().copied().take(1).collect();
+    let apart = |one: MachineId, other: MachineId, hosts: bool| {
+        let (Some(one), Some(other)) = (domain_of(one), domain_of(other)) else {
+            return true;
+        };
+        one.rack != other.rack || hosts && one.host != other.host
+    };
+    while chosen.len() < count.min(ring.len()) {
+        let left = || ring.iter().copied().filter(|id| !chosen.contains(id));
+        let farthest = |hosts| left().find(|id| chosen.iter().all(|one| apart(*one, *id, hosts)));
+        let next = farthest(false)
+            .or_else(|| farthest(true))
+            .or_else(|| left().next());
+        chosen.extend(next);
+    }
+    chosen
+}
+
 /// Returns a machine's point on a ring.
 fn point(ring: u32, machine: MachineId) -> u32 {
     let key = u64::from(ring) << 32 | u64::from(machine.get());
@@ -198,6 +224,35 @@ mod tests {
             .iter()
             .map(|machine| (0..VIRTUAL_RINGS).map(|r| len(r, *machine)).sum::<f64>() / positions)
             .collect()
+    }
+
+    #[test]
+    fn copies_stand_in_different_racks_and_hosts_where_there_are_enough() {
+        let domain = |host: &str, rack: &str| Domain {
+            host: host.into(),
+            rack: rack.into(),
+        };
+        let domains = BTreeMap::from([
+            (machine(1), domain("a", "one")),
+            (machine(2), domain("a", "one")),
+            (machine(3), domain("b", "one")),
+            (machine(4), domain("c", "two")),
+            (machine(5), domain("c", "two")),
+        ]);
+        let chosen = |ring: &[u16], count| -> Vec<u16> {
+            let ring: Vec<MachineId> = ring.iter().map(|id| machine(*id)).collect();
+            let spread = spread(&ring, count, |id| domains.get(&id));
+            spread.iter().map(|id| id.get()).collect()
+        };
+        assert_eq!(chosen(&[1, 2, 3, 4, 5], 2), [1, 4], "another rack");
+        assert_eq!(chosen(&[1, 2, 3, 4, 5], 3), [1, 4, 3], "then another host");
+        assert_eq!(chosen(&[1, 2, 3, 4, 5], 5), [1, 4, 3, 2, 5]);
+        assert_eq!(chosen(&[2, 1], 3), [2, 1], "fewer machines than copies");
+        assert_eq!(
+            chosen(&[3, 6, 1], 2),
+            [3, 6],
+            "an unknown place is another one"
+        );
     }
 
     /// Values that must never change: existing regions are stored where they say.

@@ -6,17 +6,19 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::map::{RegionMap, Replicas};
-use super::placement::Placement;
+use super::backups::{Backups, Prepared};
+use super::map::RegionMap;
+use super::placement::{Placement, spread};
 use super::remote::RemoteRegions;
 use crate::alloc::{
     AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes,
-    Cut, Geometry, Mismatch, Place, RegionSource, ReleaseError, SizeClass, Slab, TableError,
-    choose_region_id,
+    Cut, Geometry, LocateError, Mismatch, Place, RegionSource, ReleaseError, SizeClass, Slab,
+    TableError, choose_region_id,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
+use crate::membership::configuration::Domain;
 
 /// Why memory of a region could not be allocated.
 pub type AllocationError = Box<dyn std::error::Error + Send + Sync>;
@@ -44,6 +46,28 @@ where
 
 type Regions = Arc<Mutex<BTreeMap<RegionId, (Memory, Capability)>>>;
 
+/// The copies of the regions of a cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Replication {
+    /// Number of copies of every region, its primary included.
+    pub replicas: usize,
+    /// Whether commits write records of all that they change. Then blocks keep their classes: their heads on backups would have
+    /// to change with them.
+    pub logged: bool,
+    /// Where machines stand. Machines that are not here stand apart from all others.
+    pub domains: BTreeMap<MachineId, Domain>,
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        Self {
+            replicas: 1,
+            logged: false,
+            domains: BTreeMap::new(),
+        }
+    }
+}
+
 /// The regions of one machine.
 pub struct Store {
     placement: Placement,
@@ -55,6 +79,9 @@ pub struct Store {
     remote: RemoteRegions,
     /// Whether regions are placed on this machine.
     is_used: bool,
+    config: BlockConfig,
+    replication: Replication,
+    backups: Option<Backups>,
 }
 
 impl Store {
@@ -88,6 +115,41 @@ impl Store {
             regions,
             map,
             remote: RemoteRegions::default(),
+            config,
+            replication: Replication::default(),
+            backups: None,
+        }
+    }
+
+    /// Sets how many copies of regions there are, and how this machine makes its copies of other machines' regions.
+    #[must_use]
+    pub fn with_replication(mut self, replication: Replication, backups: Backups) -> Self {
+        (self.replication, self.backups) = (replication, Some(backups));
+        self
+    }
+
+    /// Returns how many copies of regions there are.
+    #[inline]
+    pub fn replication(&self) -> &Replication {
+        &self.replication
+    }
+
+    /// Returns this machine's copies of other machines' regions.
+    pub fn backups(&self) -> Option<&Backups> {
+        self.backups.as_ref()
+    }
+
+    /// Returns the seed of the block tables of this machine's regions.
+    pub(crate) fn table_seed(&self) -> u64 {
+        self.config.seed
+    }
+
+    /// Has the memory made for a copy of another machine's region.
+    pub(crate) fn prepare_backup(&self, region: RegionId, seed: u64) -> Prepared {
+        let (region_bytes, block_bytes) = (self.config.region_bytes, self.config.block_bytes);
+        match &self.backups {
+            Some(backups) => backups.prepare(region, seed, region_bytes, block_bytes),
+            None => Prepared::No("this machine keeps no copies".into()),
         }
     }
 
@@ -102,10 +164,20 @@ impl Store {
         &self.map
     }
 
-    /// Returns the machines that are to store a new region of this machine.
-    pub(crate) fn propose_replicas(&self, region: RegionId) -> Replicas {
-        let proposed = Replicas::new(self.placement.replicas(region, 1));
-        proposed.expect("a placement proposes at least one machine")
+    /// Returns the machines that may store copies of a new region of this machine, those first that are to.
+    pub(crate) fn propose_backups(&self, region: RegionId) -> Vec<MachineId> {
+        let ring = self.placement.replicas(region, self.placement.machines());
+        let ring: Vec<MachineId> = ring.collect();
+        let domains = &self.replication.domains;
+        let mut chosen = spread(&ring, self.replication.replicas, |id| domains.get(&id));
+        chosen.extend(
+            ring.iter()
+                .copied()
+                .filter(|id| !chosen.contains(id))
+                .collect::<Vec<_>>(),
+        );
+        chosen.remove(0);
+        chosen
     }
 
     /// Returns whether regions are placed on this machine. A machine without memory of its own stores nothing.
@@ -182,9 +254,12 @@ impl Store {
         lock(&self.blocks).is_low()
     }
 
-    /// See [`BlockAllocator::cut`].
+    /// See [`BlockAllocator::cut`]. If commits are logged, there is never anything to reclaim.
     pub fn cut(&self) -> Option<Cut> {
-        lock(&self.blocks).cut()
+        match self.replication.logged {
+            true => None,
+            false => lock(&self.blocks).cut(),
+        }
     }
 
     /// Frees one block that was vacant before the cut, for objects of any class, and returns its bytes, or `None` if
@@ -206,6 +281,14 @@ impl Store {
     /// thread: a worker that allocates must not be interrupted by another worker of its machine.
     pub fn is_locked(&self) -> bool {
         self.blocks.try_lock().is_err()
+    }
+
+    /// Returns the word by which backups learn of the block of an object: [`BlockTable::block_word`].
+    ///
+    /// # Errors
+    /// [`LocateError`] if no object of this machine can be at the address.
+    pub fn block_word(&self, address: Address) -> Result<u64, LocateError> {
+        lock(&self.blocks).block_word(address)
     }
 
     /// Returns how the machine's blocks are used.

@@ -10,7 +10,7 @@ use crate::fabric::{Endpoint, Status};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::marks;
 use crate::messaging::{CallError, IncomingLog, Links, ReplyCont, Request};
-use crate::ring::{Header, Kind, LogSender, SendError, log_record_bytes};
+use crate::ring::{Header, Kind, LogSender, OwnLog, SendError, log_record_bytes};
 
 /// Maximum number of records taken from one log before the next log is polled.
 const BURST: usize = 32;
@@ -95,6 +95,10 @@ pub struct LogCounters {
     pub handled: u64,
     /// Reservations refused because a log was full.
     pub full: u64,
+    /// Records appended to the own log.
+    pub own: u64,
+    /// Bytes of these records in the log, without fillers.
+    pub own_bytes: u64,
 }
 
 /// The logs of one worker.
@@ -102,6 +106,7 @@ pub(super) struct Logs {
     /// Logs at other machines, in the order of the cluster's machines.
     out: Vec<Option<LogSender>>,
     incoming: Vec<IncomingLog>,
+    own: Option<OwnLog>,
     handler: Option<LogHandler>,
     /// Continuations that wait for the acknowledgement of a write.
     acks: slab::Slab<Cont<Status>>,
@@ -113,6 +118,7 @@ impl Logs {
         Self {
             out: std::mem::take(&mut links.logs_out),
             incoming: std::mem::take(&mut links.logs_in),
+            own: links.own_log.take(),
             handler: None,
             acks: slab::Slab::with_capacity(operations),
             counters: LogCounters::default(),
@@ -126,18 +132,22 @@ impl Logs {
     }
 
     pub(super) fn reserved_bytes(&self) -> u64 {
-        let out = self.out.iter().flatten();
-        out.map(|log| u64::from(log.reserved_bytes())).sum()
+        let out = self.out.iter().flatten().map(LogSender::reserved_bytes);
+        let own = self.own.iter().map(OwnLog::reserved_bytes);
+        out.chain(own).map(u64::from).sum()
     }
 
     pub(super) fn unacknowledged(&self) -> usize {
         self.acks.len()
     }
 
-    /// Returns the bytes appended to logs at other machines, and the bytes freed in the logs that this worker polls.
+    /// Returns the bytes appended to logs at other machines and to the own log, and the bytes freed in the logs that this worker
+    /// polls and in the own log.
     pub(super) fn carried(&self) -> (u64, u64) {
-        let sent = self.out.iter().flatten().map(LogSender::tail).sum();
-        (sent, self.incoming.iter().map(|log| log.ring.head()).sum())
+        let own = self.own.as_ref().map_or((0, 0), OwnLog::carried);
+        let sent: u64 = self.out.iter().flatten().map(LogSender::tail).sum();
+        let freed: u64 = self.incoming.iter().map(|log| log.ring.head()).sum();
+        (sent + own.0, freed + own.1)
     }
 
     /// Stops taking records from the logs of a lost machine.
@@ -342,6 +352,11 @@ impl Worker {
             .read_again(end, body_bytes, out);
     }
 
+    /// Returns the worker that writes a log that this worker polls.
+    pub fn log_writer(&self, log: LogId) -> WorkerRef {
+        self.logs.incoming[log.index()].from
+    }
+
     /// Frees everything in a log before position `end`, so that its writer can use the room again. Stores `note` beside the log,
     /// as long as the log exists: what must be known of the records that are gone.
     ///
@@ -350,6 +365,32 @@ impl Worker {
     pub fn free_log(&mut self, log: LogId, end: u64, note: u64) {
         let log = &mut self.logs.incoming[log.index()];
         log.ring.free_noting(end, Some(note), &mut self.endpoint);
+    }
+
+    /// Returns the log of this worker in the memory of its own machine, if commits are logged.
+    #[inline]
+    pub fn own_log(&mut self) -> Option<&mut OwnLog> {
+        self.logs.own.as_mut()
+    }
+
+    /// Appends a record to the own log, where its bytes are reserved. Returns the position after it.
+    ///
+    /// # Panics
+    /// If commits are not logged, the record is too large, or its bytes were not reserved.
+    pub fn append_own(&mut self, kind: u16, token: u64, body: &[&[u8]]) -> u64 {
+        let header = Header {
+            kind: Kind::OneWay,
+            to_worker: self.me.worker,
+            message_id: kind,
+            token,
+        };
+        let logs = &mut self.logs;
+        let bytes = log_record_bytes(body.iter().map(|part| part.len()).sum());
+        logs.counters.own += 1;
+        logs.counters.own_bytes += u64::from(bytes);
+        let own = logs.own.as_mut();
+        own.expect("a worker whose commits are logged has a log of its own")
+            .append(header, body)
     }
 
     /// Closes the connection to a machine that sent something invalid, and stops the local machine with the reason

@@ -7,7 +7,9 @@ use super::epoch::{Shortage, Source};
 use super::reads::Begun;
 use super::request::ReadError;
 use super::{Cont, Worker};
-use crate::alloc::{AllocError, ArrayRun, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass};
+use crate::alloc::{
+    AllocError, ArrayRun, BlockTable, ClassUsage, Mismatch, ReleaseError, Reserved, SizeClass,
+};
 use crate::fabric::{Capability, ImportError, Slot};
 use crate::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use crate::limits::LARGEST_REPLY_BYTES;
@@ -137,6 +139,23 @@ impl Worker {
     fn adopt_local(&mut self, region: RegionId) -> Option<RegionIndex> {
         let (memory, _) = self.store.region(region)?;
         Some(self.regions.record(region, Access::Local(memory)))
+    }
+
+    /// Returns this machine's copy of a region of another machine, with its block table.
+    ///
+    /// # Errors
+    /// [`AddressError`] if this machine keeps no copy of the region.
+    pub fn backup_memory(&mut self, region: RegionId) -> Result<&BlockTable, AddressError> {
+        if !self.backups.contains_key(&region) {
+            let nowhere = || AddressError::Nowhere(Address::new(region, 0));
+            let copies = self
+                .store
+                .backups()
+                .and_then(|copies| copies.memory(region));
+            let table = copies.and_then(|memory| BlockTable::open(memory, region).ok());
+            self.backups.insert(region, table.ok_or_else(nowhere)?);
+        }
+        Ok(&self.backups[&region])
     }
 
     /// Returns the reason why this machine cannot use an address in a region that it does not store.

@@ -23,7 +23,7 @@ mod turn;
 mod unposted;
 
 use std::any::Any;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,10 +44,11 @@ pub use reads::ReadCounters;
 pub use request::{ReadError, ReadRequest, ReadResult};
 pub use rest::Leftover;
 
+use crate::alloc::BlockTable;
 use crate::config::TransactionsConfig;
 use crate::control::Control;
 use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status, Wake};
-use crate::ids::{MachineId, WorkerRef};
+use crate::ids::{MachineId, RegionId, WorkerRef};
 use crate::membership::Membership;
 use crate::membership::manager::Manager;
 use crate::messaging::{
@@ -119,6 +120,8 @@ pub struct Worker {
     regions: RegionTable,
     region_waits: memory::RegionWaits,
     recorder: regions::RegionRecorder,
+    /// The copies of other machines' regions that this worker has changed.
+    backups: BTreeMap<RegionId, BlockTable>,
     store: Arc<Store>,
     slab: crate::alloc::Slab,
     membership: Membership,
@@ -167,6 +170,7 @@ impl Worker {
             leave_hooks: Vec::new(),
             regions: RegionTable::default(),
             region_waits: memory::RegionWaits::default(),
+            backups: BTreeMap::new(),
             recorder: regions::RegionRecorder::new(parts.manager, max_message_bytes),
             slab: parts.store.slab(parts.me.worker),
             store: parts.store,

@@ -4,10 +4,13 @@
 //! with a new object in it waits for that ([`Worker::region_state`]). So no transaction waits for a region before it commits, and no
 //! machine learns an address in a region that it does not know.
 //!
-//! 1. The worker whose allocation made the region asks the manager to record it, until the answer is final.
-//! 2. The manager stores a configuration with the region ([`Manager`]), and tells every machine.
-//! 3. When all machines have answered, the region is recorded.
+//! 1. The worker whose allocation made the region has the proposed backups make memory for their copies. One that has none is
+//!    replaced by the next machine.
+//! 2. It asks the manager to record the region, until the answer is final.
+//! 3. The manager stores a configuration with the region ([`Manager`]), and tells every machine.
+//! 4. When all machines have answered, the region is recorded.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Cont, Worker};
@@ -15,10 +18,13 @@ use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
 use crate::marks;
 use crate::membership::manager::{Duty, Manager, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::region::backups::Prepared;
 use crate::region::map::{Replicas, Unrecorded};
 
 /// To the manager: record a region. The reply is a code.
 const RECORD_REGION: MessageId = MessageId(MessageId::CORE + 3);
+/// To a backup: make memory for a copy of a region. The reply is a code.
+const PREPARE_BACKUP: MessageId = MessageId(MessageId::CORE + 5);
 /// From the manager: regions that exist. The reply is empty.
 const NEW_REGIONS: MessageId = MessageId(MessageId::CORE + 4);
 
@@ -26,16 +32,26 @@ const NEW_REGIONS: MessageId = MessageId(MessageId::CORE + 4);
 const ASK_AGAIN: Duration = Duration::from_micros(100);
 const REPLY_BYTES: usize = 1;
 const NOT_YET: u8 = 0;
-const RECORDED: u8 = 1;
+/// The region is recorded, or the copy has memory.
+const DONE: u8 = 1;
 const REFUSED: u8 = 2;
 /// Largest number of bytes that a region takes in a message.
 const REGION_BYTES: usize = 5 + 2 * crate::limits::MAX_REPLICAS;
 
+/// A region that is being recorded.
+struct Asked {
+    region: RegionId,
+    /// Machines whose copies have memory.
+    ready: Vec<MachineId>,
+    /// Machines to ask for memory, in order.
+    proposed: VecDeque<MachineId>,
+}
+
 /// What a worker does to have regions recorded.
 #[derive(Default)]
 pub(super) struct RegionRecorder {
-    /// Regions that this worker has recorded, with their proposed replicas.
-    asked: Vec<(RegionId, Replicas)>,
+    /// Regions that this worker has recorded.
+    asked: Vec<Asked>,
     /// The manager, on the first worker of its machine.
     manager: Option<Box<Manager>>,
     /// The body of the message by which machines are being told of regions.
@@ -56,10 +72,14 @@ impl RegionRecorder {
         recorder
     }
 
+    fn asked(&mut self, context: u64) -> Option<&mut Asked> {
+        self.asked.iter_mut().find(|one| is(one.region, context))
+    }
+
     fn take_asked(&mut self, context: u64) -> Option<RegionId> {
         let mut asked = self.asked.iter();
-        let at = asked.position(|one| is(one.0, context))?;
-        Some(self.asked.swap_remove(at).0)
+        let at = asked.position(|one| is(one.region, context))?;
+        Some(self.asked.swap_remove(at).region)
     }
 
     /// Returns the number of regions that are being recorded.
@@ -71,6 +91,7 @@ impl RegionRecorder {
 
 impl Worker {
     pub(super) fn register_region_handlers(&mut self) {
+        self.register(PREPARE_BACKUP, Self::handle_prepare_backup);
         self.register(RECORD_REGION, Self::handle_record_region);
         self.register(NEW_REGIONS, Self::handle_new_regions);
     }
@@ -99,27 +120,94 @@ impl Worker {
     #[inline]
     pub(super) fn record_new_regions(&mut self) {
         while let Some(region) = self.store.map().take_new() {
-            let replicas = self.store.propose_replicas(region);
-            self.recorder.asked.push((region, replicas));
+            let proposed = self.store.propose_backups(region).into();
+            self.recorder.asked.push(Asked {
+                region,
+                ready: Vec::new(),
+                proposed,
+            });
             // The caller may be anywhere in an operation.
             self.defer(Cont::new(Self::ask_to_record, u64::from(region.to_bits())));
         }
     }
 
+    /// Sends the next request for a region: to a backup, or to the manager when all backups have memory.
     fn ask_to_record(&mut self, context: u64, (): ()) {
-        let asked = self.recorder.asked.iter();
-        let Some((region, replicas)) = asked.copied().find(|one| is(one.0, context)) else {
+        let backups = self.store.replication().replicas - 1;
+        let (seed, manager) = (self.store.table_seed(), self.membership.manager());
+        let me = self.me.machine;
+        let Some(asked) = self.recorder.asked(context) else {
             return;
         };
-        let to = first_worker(self.membership.manager());
-        let cont = ReplyCont::new(Self::on_record_reply, context);
         let mut body = Vec::with_capacity(REGION_BYTES);
-        encode(&mut body, region, replicas);
-        match self.call(to, RECORD_REGION, &[&body], REPLY_BYTES, cont) {
+        let (to, id, cont) = match asked.proposed.front() {
+            Some(backup) if asked.ready.len() < backups => {
+                body.extend_from_slice(&asked.region.to_bits().to_le_bytes());
+                body.extend_from_slice(&seed.to_le_bytes());
+                let cont = ReplyCont::new(Self::on_prepare_reply, context);
+                (*backup, PREPARE_BACKUP, cont)
+            }
+            None if asked.ready.len() < backups => {
+                let why =
+                    "too few machines have memory for its copies; see their logs for the reasons";
+                return self.not_recorded(context, why.into());
+            }
+            _ => {
+                let machines = [me].into_iter().chain(asked.ready.iter().copied());
+                let replicas = Replicas::new(machines);
+                let replicas =
+                    replicas.expect("a region has at most as many replicas as are allowed");
+                encode(&mut body, asked.region, replicas);
+                let cont = ReplyCont::new(Self::on_record_reply, context);
+                (manager, RECORD_REGION, cont)
+            }
+        };
+        match self.call(first_worker(to), id, &[&body], REPLY_BYTES, cont) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::ask_to_record, context)),
             Err(error) => self.not_recorded(context, error.to_string()),
         }
+    }
+
+    fn on_prepare_reply(&mut self, context: u64, reply: Result<&[u8], CallError>) {
+        let code = match reply {
+            Ok([code]) => *code,
+            Ok(_) => REFUSED,
+            Err(error) => return self.not_recorded(context, error.to_string()),
+        };
+        if code == NOT_YET {
+            return self.set_timer(ASK_AGAIN, Cont::new(Self::ask_to_record, context));
+        }
+        let Some(asked) = self.recorder.asked(context) else {
+            return;
+        };
+        if let Some(backup) = asked.proposed.pop_front() {
+            match code {
+                DONE => asked.ready.push(backup),
+                _ => marks::mark("region: another backup tried"),
+            }
+        }
+        self.ask_to_record(context, ());
+    }
+
+    fn handle_prepare_backup(&mut self, request: Request, body: &[u8]) {
+        let parsed = body.split_first_chunk().and_then(|(region, seed)| {
+            let region = RegionId::from_bits(u32::from_le_bytes(*region))?;
+            Some((region, u64::from_le_bytes(seed.try_into().ok()?)))
+        });
+        let Some((region, seed)) = parsed else {
+            let why = format!("{} sent a PREPARE_BACKUP that is malformed", request.from);
+            return self.distrust(request.from.machine, why);
+        };
+        let code = match self.store.prepare_backup(region, seed) {
+            Prepared::Yes => DONE,
+            Prepared::NotYet => NOT_YET,
+            Prepared::No(why) => {
+                tracing::error!(%region, why, "no memory for a copy of a region of {}", request.from.machine);
+                REFUSED
+            }
+        };
+        self.reply(request, &[&[code]]);
     }
 
     fn on_record_reply(&mut self, context: u64, reply: Result<&[u8], CallError>) {
@@ -128,7 +216,7 @@ impl Worker {
                 marks::mark("region: recording waited for");
                 self.set_timer(ASK_AGAIN, Cont::new(Self::ask_to_record, context));
             }
-            Ok([RECORDED]) => {
+            Ok([DONE]) => {
                 if let Some(region) = self.recorder.take_asked(context) {
                     self.store.map().confirm(region);
                 }
@@ -160,7 +248,7 @@ impl Worker {
             return self.reply(request, &[&[REFUSED]]);
         };
         let code = match manager.record(region, replicas) {
-            Recorded::Yes => RECORDED,
+            Recorded::Yes => DONE,
             Recorded::NotYet => NOT_YET,
             Recorded::No(why) => {
                 tracing::error!(%region, why, "cannot record a region of {}", request.from.machine);

@@ -14,8 +14,9 @@ use farm_core::membership::configuration::{Configuration, Domain, Member};
 use farm_core::membership::manager::Manager;
 use farm_core::membership::writer::{ConfigWriter, WriteError};
 use farm_core::messaging::{LinkPeer, Links, SegmentLayout};
+use farm_core::region::backups::Backups;
 use farm_core::region::placement::Placement;
-use farm_core::region::store::Store;
+use farm_core::region::store::{Replication, Store};
 use farm_core::worker::{Inbox, Worker, WorkerLimits, WorkerParts};
 
 use super::{Cluster, ClusterLimits, Machine, Pace, Parts, Seat};
@@ -173,9 +174,17 @@ fn store(
         seed: seed ^ u64::from(id.get()) << 16,
     };
     let fabric = fabric.clone();
+    let backups = fabric.clone();
     let export = move |bytes| Ok(fabric.export(id, bytes, false));
     let seed = seed ^ u64::from(id.get());
-    Store::new(blocks, id, Placement::new(storing), seed, export)
+    let store = Store::new(blocks, id, Placement::new(storing), seed, export);
+    let replication = Replication {
+        replicas: limits.replicas.max(1),
+        logged: limits.replicas > 0,
+        domains: Default::default(),
+    };
+    let copy = move |bytes| Ok(backups.export(id, bytes, false));
+    store.with_replication(replication, Backups::new(Arc::new(copy), false))
 }
 
 /// Returns the manager of the configuration. Its store takes a number of polls that depends on the seed.

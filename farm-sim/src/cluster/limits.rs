@@ -64,6 +64,8 @@ pub struct ClusterLimits {
     pub most_ahead: Option<u64>,
     /// How a receiver detects that a record has arrived completely.
     pub integrity: RecordIntegrity,
+    /// Number of copies of regions, the primary included; 0 if commits are not logged.
+    pub replicas: usize,
 }
 
 impl ClusterLimits {
@@ -92,6 +94,7 @@ impl ClusterLimits {
             transactions: TransactionsConfig::default(),
             most_ahead: None,
             integrity: RecordIntegrity::LastWord,
+            replicas: 0,
         }
     }
 
@@ -128,6 +131,7 @@ impl ClusterLimits {
             ring_bytes: self.ring_bytes,
             log_bytes: self.log_bytes,
             integrity: self.integrity,
+            own_logs: self.replicas > 0,
         }
     }
 

@@ -2,6 +2,9 @@
 
 use std::sync::atomic::Ordering;
 
+use farm_core::alloc::{BlockTable, Difference, compare_replicas};
+use farm_core::ids::MachineId;
+use farm_core::marks;
 use farm_core::worker::Worker;
 
 use super::{Cluster, Stepped};
@@ -63,6 +66,44 @@ impl Cluster {
         all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
+    /// Compares all copies of all regions of machines that run. Returns the number of objects that were compared.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn check_replicas(&self) -> Result<u64, String> {
+        let store = |id: MachineId| {
+            let mut machines = self.parts.machines.iter();
+            let machine = machines.find(|machine| machine.id == id && machine.is_running());
+            machine.map(|machine| &machine.store)
+        };
+        let Some(map) = self
+            .machines()
+            .find_map(store)
+            .map(|store| store.map().all())
+        else {
+            return Ok(0);
+        };
+        let mut compared = 0;
+        for (region, replicas) in map {
+            let primary = store(replicas.primary()).and_then(|store| store.region(region));
+            for backup in replicas.backups() {
+                let copy = store(*backup).and_then(|store| store.backups()?.memory(region));
+                let (Some((primary, _)), Some(copy)) = (&primary, copy) else {
+                    continue;
+                };
+                let bytes = copy.len();
+                let open = |memory| BlockTable::open(memory, region).map_err(Difference::from);
+                let tables = open(primary.window(0, bytes)).and_then(|one| Ok((one, open(copy)?)));
+                let same = tables.and_then(|(one, other)| compare_replicas(&one, &other));
+                compared += same.map_err(|why| {
+                    let primary = replicas.primary();
+                    format!("the copies on {primary} and {backup} differ: {why}")
+                })?;
+            }
+        }
+        Ok(compared)
+    }
+
     /// Checks that everything was returned, that all sent bytes were received, and that all rings and logs are empty
     /// and zero.
     ///
@@ -89,6 +130,10 @@ impl Cluster {
                     ));
                 }
             }
+        }
+        let compared = self.check_replicas()?;
+        if compared > 0 {
+            marks::mark("replicas: compared");
         }
         Ok(())
     }

@@ -23,6 +23,9 @@ const WITHOUT_MEMORY_EVERY: u64 = 5;
 /// One in this many seeds has workers that let few transactions begin after one that takes long.
 const FEW_AHEAD_EVERY: u64 = 8;
 
+/// One in this many seeds has logged commits, with one to three copies of regions.
+const LOGGED_EVERY: u64 = 4;
+
 /// One in this many of the seeds in which pairs are moved has stores that become visible late.
 const SLOW_STORES_EVERY: u64 = 4;
 
@@ -115,6 +118,11 @@ impl Plan {
         if seed % FEW_AHEAD_EVERY == 5 {
             // Not drawn from `rng`, either.
             limits.most_ahead = Some(1 + seed / FEW_AHEAD_EVERY % 4);
+        }
+        if seed % LOGGED_EVERY == 2 {
+            // Not drawn from `rng`, either.
+            let most = (limits.machines - limits.without_memory) as u64;
+            limits.replicas = 1 + (seed / LOGGED_EVERY % most) as usize;
         }
         let operations = super::spec::operations(&spec, &limits);
         let full_after = rng

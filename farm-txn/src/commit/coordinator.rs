@@ -1,4 +1,4 @@
-//! The coordinator of a commit (`FaRM'15 §4`, without backups) as a value: events go in (`on_…`), actions come out
+//! The coordinator of a commit (`FaRM'15 §4`) as a value: events go in (`on_…`), actions come out
 //! ([`Coordinator::next_action`]); [`drive`](super::drive) performs them with the worker.
 //!
 //! 0. Reserve room in the log at every machine whose objects are written, for all records that the
@@ -7,12 +7,18 @@
 //!    locks its objects and replies. All locks are exclusive from the start: once the commit may have been reported,
 //!    no read may return an old value.
 //! 2. VALIDATE the objects that were read and not written.
-//! 3. COMMIT-PRIMARY to each primary; the objects of this machine are installed. The first acknowledgement of the
-//!    fabric is the commit's success. If an earlier step has failed, ABORT is sent to each primary that received LOCK.
-//! 4. When all have acknowledged, the transaction may be truncated.
+//! 3. COMMIT-BACKUP to each machine that keeps copies of written objects. All must acknowledge, because from the next step on
+//!    others see the changes. After the first of these records, a coordinator never aborts by itself.
+//! 4. COMMIT-PRIMARY to each primary; the objects of this machine are installed. The first acknowledgement of the
+//!    fabric is the commit's success. If a step before 3 has failed, ABORT is sent to each primary that received LOCK.
+//! 5. When all have acknowledged, the transaction may be truncated.
 //!
-//! A transaction that only read has step 2 alone. A transaction whose objects are all on this machine needs no message
-//! and no log record, and steps 1 to 3 are performed in one turn (`FaRM'14 §3.4`):
+//! If commits are logged, every transaction that writes has these steps, and the objects and copies of this machine have
+//! records in the worker's own log: LOCK before the first lock, COMMIT-BACKUP in step 3, and COMMIT-PRIMARY before the objects are
+//! installed, which counts as the first acknowledgement; ABORT before they are unlocked. They are there at once.
+//!
+//! A transaction that only read has step 2 alone. If commits are not logged, a transaction whose objects are all on this machine
+//! needs no message and no log record, and steps 1, 2 and 4 are performed in one turn (`FaRM'14 §3.4`):
 //!
 //! 1. Its locks are taken in the mode that lets lock-free reads pass. When *all* are held, they are made exclusive, so
 //!    that no lock-free read sees a new object and then an old one. A single lock is exclusive from the start.
@@ -25,12 +31,14 @@
 //! |---|---|---|---|
 //! | Reserve | [`Action::Reserve`] | Lock | there is room everywhere |
 //! | | | Abort | a machine is lost, or a record would be too large |
-//! | Lock | [`Action::LockLocal`], [`Action::MakeExclusive`], [`Action::SendLock`] | Validate | all replies: locked |
+//! | Lock | [`Action::LogOwn`], [`Action::LockLocal`], [`Action::MakeExclusive`], [`Action::SendLock`] | Validate | all replies: locked |
 //! | | | Abort | an object was not locked, and all have replied |
-//! | Validate | [`Action::ValidateLocal`], [`Action::SendValidate`], [`Action::ReadHeader`] | Commit | all unchanged |
+//! | Validate | [`Action::ValidateLocal`], [`Action::SendValidate`], [`Action::ReadHeader`] | Backup | all unchanged |
 //! | | | Abort | an object has changed, and all have replied |
-//! | Commit | [`Action::InstallLocal`], [`Action::SendEnd`] | ended | all have acknowledged |
-//! | Abort | [`Action::UnlockLocal`], [`Action::ReleaseNew`], [`Action::ReleaseReserved`], [`Action::SendEnd`] | ended | all have acknowledged |
+//! | Backup | [`Action::LogOwn`], [`Action::SendBackup`] | Commit | all have acknowledged |
+//! | | | ended | a machine is lost: the outcome is not known |
+//! | Commit | [`Action::LogOwn`], [`Action::InstallLocal`], [`Action::SendEnd`] | ended | all have acknowledged |
+//! | Abort | [`Action::LogOwn`], [`Action::UnlockLocal`], [`Action::ReleaseNew`], [`Action::ReleaseReserved`], [`Action::SendEnd`] | ended | all have acknowledged |
 //!
 //! If there is no room for an action, the action is blocked, and is returned again when there may be room. After its
 //! first lock a commit waits for no resource that a transaction may hold while it waits for one of these locks: neither
@@ -46,7 +54,7 @@ use farm_core::object::{LockMode, VersionWord};
 use farm_core::worker::{Cont, ReadError};
 use farm_core::{marks, mutants};
 
-use super::plan::Plan;
+use super::plan::{Logged, Plan};
 use super::queues::TicketId;
 use super::reply::verdict;
 use super::validation::Validation;
@@ -71,6 +79,8 @@ pub(super) enum Action {
     /// Reserve room in the logs of all participants, or in none: [`Coordinator::on_reserved`], or
     /// [`Coordinator::on_refused`].
     Reserve,
+    /// Append a record of this kind to the own log: [`Coordinator::on_own_logged`].
+    LogOwn(u32, Kind),
     /// Lock the written objects of this machine: [`Coordinator::on_locked_local`].
     LockLocal(LockMode),
     /// Make the locks of this machine's objects exclusive.
@@ -83,6 +93,8 @@ pub(super) enum Action {
     SendValidate(MachineId, EntryRange),
     /// Read the header of an entry's object: [`Coordinator::on_header_posted`].
     ReadHeader(u32),
+    /// Send COMMIT-BACKUP to a participant: [`Coordinator::on_backup_sent`].
+    SendBackup(u32),
     /// Install the written objects of this machine.
     InstallLocal,
     /// Unlock the written objects of this machine.
@@ -151,6 +163,7 @@ pub(super) enum Step {
     Reserve,
     Lock,
     Validate,
+    Backup,
     Commit,
     Abort,
 }
@@ -162,6 +175,10 @@ pub(crate) struct Coordinator {
     cont: Option<Cont<Result<(), TxError>>>,
     /// Whether the transaction has objects of other machines.
     pub(super) distributed: bool,
+    /// Whether the commit writes records, or sends messages: it takes several turns.
+    pub(super) is_planned: bool,
+    /// Whether COMMIT-PRIMARY or ABORT was appended to the own log.
+    own_ended: bool,
     /// The transaction's number, from the reservation on; 0 before the reservation, and for a transaction that sends no
     /// record.
     pub(super) sequence: u64,
@@ -191,12 +208,14 @@ pub(crate) struct Coordinator {
 }
 
 /// Settings of a worker that a commit depends on.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
+#[derive(Clone, Copy)]
+pub(super) struct Settings<'a> {
     /// Maximum number of objects in a VALIDATE message.
     pub(super) most_in_message: usize,
     /// Whether transactions whose objects are all on this machine lock exclusively from the start.
     pub(super) locks_exclusively: bool,
+    /// How commits are logged, if they are.
+    pub(super) logged: Option<Logged<'a>>,
 }
 
 impl Coordinator {
@@ -206,13 +225,15 @@ impl Coordinator {
         &mut self,
         new: Box<Tx>,
         new_cont: Cont<Result<(), TxError>>,
-        settings: Settings,
+        settings: Settings<'_>,
     ) -> Box<Tx> {
         // Every field is named, so that none keeps its old value.
         let Self {
             tx,
             cont,
             distributed,
+            is_planned,
+            own_ended,
             sequence,
             step,
             ticket,
@@ -235,11 +256,14 @@ impl Coordinator {
             remote |= entry.machine.is_some();
         }
         *distributed = remote;
+        let logged = settings.logged.filter(|_| writes > 0);
+        *is_planned = remote || logged.is_some();
+        *own_ended = false;
         if !plan.is_clear() {
             plan.clear();
         }
-        if remote {
-            plan.fill(tx);
+        if *is_planned {
+            plan.fill(tx, logged);
             validation.reset(settings.most_in_message);
         }
         // A single object that was only read needs no validation. Several objects must have had the values that were
@@ -250,7 +274,7 @@ impl Coordinator {
             true => tx.entries.len(),
             false => 0,
         };
-        *step = match (writes, remote) {
+        *step = match (writes, *is_planned) {
             (0, _) if one => Step::Commit,
             (0, _) => Step::Validate,
             (_, true) => Step::Reserve,
@@ -278,6 +302,7 @@ impl Coordinator {
                 Step::Reserve => Some(Action::Reserve),
                 Step::Lock => self.next_lock(),
                 Step::Validate => self.next_validate(),
+                Step::Backup => self.next_backup(),
                 Step::Commit => self.next_end(Kind::CommitPrimary),
                 Step::Abort => self.next_end(Kind::Abort),
             };
@@ -289,6 +314,17 @@ impl Coordinator {
 
     fn next_lock(&mut self) -> Option<Action> {
         if !self.stops() {
+            if let Some(own) = self
+                .plan
+                .own()
+                .filter(|_| self.locked == LockMode::Unlocked)
+            {
+                let own_lock = &self.plan.participants[own];
+                let late = mutants::is_on("own LOCK record after the locks");
+                if own_lock.is_primary() && !own_lock.asked && !late {
+                    return Some(Action::LogOwn(own as u32, Kind::Lock));
+                }
+            }
             match self.locked {
                 LockMode::Unlocked => return Some(Action::LockLocal(self.mode)),
                 LockMode::Readable if !validates_before_exclusive() && !installs_readable() => {
@@ -297,8 +333,11 @@ impl Coordinator {
                 }
                 _ => {}
             }
-            if self.next < self.plan.participants.len() {
-                return Some(Action::SendLock(self.next as u32));
+            while let Some(participant) = self.plan.participants.get(self.next) {
+                if participant.is_primary() && !participant.is_own {
+                    return Some(Action::SendLock(self.next as u32));
+                }
+                self.next += 1;
             }
         }
         if self.stops() && self.waiting == 0 {
@@ -306,9 +345,27 @@ impl Coordinator {
         } else if !self.stops() && self.waiting <= missing() {
             let nothing_read = self.validated == self.tx.len() && self.plan.reads.is_empty();
             self.go_to(match nothing_read || self.validates_early() {
-                true => Step::Commit,
+                true => Step::Backup,
                 false => Step::Validate,
             });
+        }
+        None
+    }
+
+    fn next_backup(&mut self) -> Option<Action> {
+        while let Some(participant) = self.plan.participants.get(self.next) {
+            let at = self.next as u32;
+            match (participant.backup.is_empty(), participant.is_own) {
+                (true, _) => self.next += 1,
+                (false, true) => return Some(Action::LogOwn(at, Kind::CommitBackup)),
+                (false, false) => return Some(Action::SendBackup(at)),
+            }
+        }
+        let installs_early = mutants::is_on("install before all backups acknowledged");
+        let missing = u32::from(mutants::is_on("a backup's acknowledgement missing"));
+        let all = self.waiting <= missing && self.lost.is_none();
+        if all || installs_early {
+            self.go_to(Step::Commit);
         }
         None
     }
@@ -329,7 +386,7 @@ impl Coordinator {
             self.go_to(match self.why {
                 Some(_) => Step::Abort,
                 None if unlocked && self.sequence != 0 => Step::Lock,
-                None => Step::Commit,
+                None => Step::Backup,
             });
         }
         None
@@ -354,6 +411,12 @@ impl Coordinator {
             self.locked = LockMode::Exclusive;
             return Some(Action::MakeExclusive);
         }
+        if let Some(own) = self.plan.own().filter(|_| !self.own_ended) {
+            self.own_ended = true;
+            if self.plan.participants[own].asked {
+                return Some(Action::LogOwn(own as u32, kind));
+            }
+        }
         if std::mem::take(&mut self.locked) != LockMode::Unlocked {
             return Some(match commits {
                 true => Action::InstallLocal,
@@ -363,15 +426,17 @@ impl Coordinator {
         if !commits && self.next == 0 && !self.tx.is_empty() {
             return Some(Action::ReleaseNew);
         }
-        let at = self.next;
-        let participant = self.plan.participants.get(at)?;
-        match participant.asked {
-            true => Some(Action::SendEnd(at as u32, kind)),
-            false => {
-                self.next += 1;
-                Some(Action::ReleaseReserved(at as u32))
+        while let Some(participant) = self.plan.participants.get(self.next) {
+            let at = self.next as u32;
+            if participant.asked && !participant.is_own {
+                return Some(Action::SendEnd(at, kind));
+            }
+            self.next += 1;
+            if !participant.has_record() {
+                return Some(Action::ReleaseReserved(at));
             }
         }
+        None
     }
 
     /// Handles the reservation of room in all logs; `sequence` is the number of the transaction.
@@ -390,6 +455,20 @@ impl Coordinator {
         self.plan.clear();
         self.stop(why);
         self.go_to(Step::Abort);
+    }
+
+    /// Handles that a record is in the own log.
+    #[inline]
+    pub(super) fn on_own_logged(&mut self, at: u32, kind: Kind) {
+        let participant = &mut self.plan.participants[at as usize];
+        match kind {
+            Kind::Lock => participant.asked = true,
+            Kind::CommitBackup => {
+                participant.backed = true;
+                self.next += 1;
+            }
+            _ => self.acknowledged |= self.step == Step::Commit,
+        }
     }
 
     #[inline]
@@ -471,6 +550,21 @@ impl Coordinator {
     }
 
     #[inline]
+    pub(super) fn on_backup_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
+        let participant = &mut self.plan.participants[self.next];
+        match sent {
+            Sent::Full => return Err(Blocked::Room),
+            Sent::Yes => {
+                participant.backed = true;
+                self.waiting += 1;
+            }
+            Sent::Lost => self.lost = Some(participant.machine),
+        }
+        self.next += 1;
+        Ok(())
+    }
+
+    #[inline]
     pub(super) fn on_end_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
         match sent {
             Sent::Full => return Err(Blocked::Room),
@@ -526,12 +620,13 @@ impl Coordinator {
         }
     }
 
-    /// Handles the acknowledgement that COMMIT-PRIMARY or ABORT is in the memory of a primary, or the loss of that
-    /// machine. Returns whether this is the first acknowledgement.
+    /// Handles the acknowledgement that COMMIT-BACKUP, COMMIT-PRIMARY or ABORT is in the memory of a participant, or the loss of
+    /// that machine. Returns whether this is the first acknowledgement of the end of the transaction.
     #[inline]
     pub(super) fn on_acknowledged(&mut self, at: u32, status: Status) -> bool {
         self.waiting -= 1;
         match status {
+            Status::Ok if self.step == Step::Backup => false,
             Status::Ok => !std::mem::replace(&mut self.acknowledged, true),
             Status::Torn | Status::Broken => {
                 marks::mark("commit: a primary was lost");
@@ -566,7 +661,7 @@ impl Coordinator {
             Step::Commit if self.acknowledged || done && self.plan.participants.is_empty() => {
                 Ok(())
             }
-            Step::Commit if done && self.waiting == 0 => {
+            Step::Commit | Step::Backup if done && self.waiting == 0 => {
                 let machine = self.lost.expect(
                     "a commit that no participant acknowledged has recorded a lost machine",
                 );
@@ -604,12 +699,17 @@ impl Coordinator {
         self.cont.is_none() && self.waiting == 0 && !self.blocked
     }
 
+    /// Returns whether the transaction is finished: it was decided, and every participant knows.
+    pub(super) fn is_finished(&self) -> bool {
+        self.sequence != 0 && self.step != Step::Backup
+    }
+
     /// Excludes the new objects that a LOCK record names from [`Action::ReleaseNew`]: their primary releases them when it
     /// aborts.
     pub(super) fn keep_logged(&mut self) {
         let Self { plan, tx, .. } = self;
         let all = plan.participants.iter().enumerate();
-        for (at, _) in all.filter(|(_, participant)| participant.asked) {
+        for (at, _) in all.filter(|(_, participant)| participant.asked && !participant.is_own) {
             for index in plan.of_participant(at) {
                 tx.entries[*index as usize].intent = Intent::Read;
             }

@@ -1,6 +1,7 @@
 //! Performs the actions of a [`Coordinator`] with the worker, and passes it the events that follow.
 
 use farm_core::fabric::Status;
+use farm_core::ids::Address;
 use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::object::VersionWord;
 use farm_core::worker::{Cont, ReadResult, Worker};
@@ -9,8 +10,10 @@ use smallvec::SmallVec;
 use super::coordinator::{Action, Blocked, Coordinator, Sent, Settings};
 use super::id::{CommitId, CommitPart};
 use super::install::install_local;
-use super::lock::{encode_lock, lock_local, make_exclusive, unlock_local};
-use super::reserve::{release_reserved, reserve};
+use super::lock::{lock_local, make_exclusive, unlock_local};
+use super::own;
+use super::plan::Logged;
+use super::reserve::{release_backup, release_reserved, reserve};
 use super::steps::{CommitSteps, Steps};
 use super::truncate::{self, Outgoing};
 use super::validate::{VALIDATE_BYTES, fence, send_validate, validate_local};
@@ -21,7 +24,7 @@ use crate::layer::{Transactions, transactions};
 use crate::record::{Kind, fixed_reserved};
 use crate::regions;
 use crate::results;
-use crate::tx::Tx;
+use crate::tx::{Entry, Tx};
 
 /// Begins the commit of a transaction. The continuation is called from the event loop.
 pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
@@ -35,14 +38,26 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
     if state.leaving {
         return refuse(worker, tx, cont, TxError::Stopped(None));
     }
+    let locks_exclusively = state.locks_exclusively;
+    let mut commit = state.spare_commits.pop().unwrap_or_default();
+    let mut tx = tx;
+    let is_logged = worker.store().replication().logged;
+    if is_logged {
+        note_blocks(worker, &mut tx);
+    }
+    let logged = Logged {
+        me: worker.me().machine,
+        replicas: &|region| worker.store().map().lookup(region),
+    };
     let settings = Settings {
         most_in_message,
-        locks_exclusively: state.locks_exclusively,
+        locks_exclusively,
+        logged: is_logged.then_some(logged),
     };
-    let mut commit = state.spare_commits.pop().unwrap_or_default();
     let spare = commit.begin(tx, cont, settings);
+    let state = transactions(worker);
     state.keep(spare);
-    if commit.distributed {
+    if commit.is_planned {
         let id = CommitId(state.commits.insert(Some(commit)) as u32);
         return worker.defer(Cont::new(resume, id));
     }
@@ -54,6 +69,25 @@ fn begin_again(worker: &mut Worker, key: u64, (): ()) {
     let waiting = &mut transactions(worker).waiting_for_regions;
     let WaitingCommit { tx, cont } = waiting.remove(key as usize);
     begin(worker, tx, cont);
+}
+
+/// Notes what copies must know of the blocks of new objects of this machine.
+fn note_blocks(worker: &mut Worker, tx: &mut Tx) {
+    let new = |entry: &&Entry| entry.machine.is_none() && entry.is_reserved();
+    let new: SmallVec<[Address; 8]> = tx
+        .entries
+        .iter()
+        .filter(new)
+        .map(|one| one.address)
+        .collect();
+    let geometry = worker.store().geometry();
+    for address in new {
+        if tx.blocks.find(address) == 0 {
+            let word = worker.store().block_word(address);
+            let word = word.expect("a transaction reserves objects in blocks that exist");
+            tx.blocks.add(geometry, address, word);
+        }
+    }
 }
 
 /// Aborts a transaction whose commit cannot begin.
@@ -180,12 +214,13 @@ fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
     match ended {
         true => {
             state.commits.remove(id.index());
-            let logged = commit.sequence != 0;
-            if logged {
+            let finished = commit.is_finished();
+            if finished {
                 truncate::end(state, &commit);
             }
             state.spare_commits.push(commit);
-            if logged {
+            if finished {
+                own::truncate(worker);
                 truncate::soon(worker);
             }
         }
@@ -231,9 +266,18 @@ fn perform(
             Steps::before_exclusive(worker, &commit.tx);
             make_exclusive(worker, &commit.tx);
         }
+        Action::LogOwn(at, kind) => {
+            own::log(worker, commit, at as usize, kind);
+            commit.on_own_logged(at, kind);
+        }
         Action::SendLock(at) => {
-            let sent = send_lock(worker, commit, at as usize);
+            let sent = send_objects(worker, commit, at as usize, Kind::Lock, None);
             return commit.on_lock_sent(sent);
+        }
+        Action::SendBackup(at) => {
+            let cont = Cont::new(on_acknowledged, id.part(at));
+            let sent = send_objects(worker, commit, at as usize, Kind::CommitBackup, Some(cont));
+            return commit.on_backup_sent(sent);
         }
         Action::ValidateLocal(range) => {
             if range.start == 0 {
@@ -271,27 +315,41 @@ fn perform(
                 reserved: fixed_reserved(),
                 acknowledged: Some(Cont::new(on_acknowledged, id.part(at))),
             };
-            return commit.on_end_sent(sent(truncate::append(worker, out, |_| ())));
+            let sent = sent(truncate::append(worker, out, |_| ()));
+            if kind == Kind::Abort && sent == Sent::Yes {
+                release_backup(worker, &commit.plan.participants[at as usize]);
+            }
+            return commit.on_end_sent(sent);
         }
     }
     Ok(())
 }
 
-fn send_lock(worker: &mut Worker, commit: &Coordinator, at: usize) -> Sent {
+/// Sends LOCK or COMMIT-BACKUP.
+fn send_objects(
+    worker: &mut Worker,
+    commit: &Coordinator,
+    at: usize,
+    kind: Kind,
+    acknowledged: Option<Cont<Status>>,
+) -> Sent {
     let participant = &commit.plan.participants[at];
-    let Some(reply) = participant.reply else {
-        return Sent::Lost;
+    let (part, reply) = match kind {
+        Kind::Lock => match participant.reply {
+            Some(reply) => (&participant.lock, reply),
+            None => return Sent::Lost,
+        },
+        _ => (&participant.backup, 0),
     };
     let out = Outgoing {
         to: participant.machine,
-        kind: Kind::Lock,
+        kind,
         sequence: commit.sequence,
-        reserved: participant.lock_reserved(),
-        acknowledged: None,
+        reserved: part.reserved(),
+        acknowledged,
     };
-    let objects = commit.plan.objects(at, &commit.tx);
     sent(truncate::append(worker, out, |rest| {
-        encode_lock(rest, &commit.tx, &commit.plan.regions, objects, reply);
+        own::encode(rest, commit, at, kind, reply);
     }))
 }
 

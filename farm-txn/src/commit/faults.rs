@@ -14,7 +14,7 @@ use super::reply::Verdict;
 use super::steps::{CommitSteps, Correct};
 use super::{local, truncate};
 use crate::layer::transactions;
-use crate::record::{Lock, Object};
+use crate::record::{Kind, Lock, Object};
 use crate::tx::Tx;
 
 /// Steps with the bug that is switched on.
@@ -97,7 +97,7 @@ fn lock_now(worker: &mut Worker, late: LateLock, (): ()) {
     let log = transactions(worker).primary.log(late.log);
     if let Some(at) = log.locked(late.sequence) {
         // The deliberate error: nothing checks whether the locks are held.
-        let _ = read_again(worker, late.log, at, |worker, lock| {
+        let _ = read_again(worker, late.log, (Kind::Lock, at), |worker, lock| {
             lock_record(worker, lock).map(drop)
         });
     }

@@ -3,7 +3,7 @@
 //! [`lock_local`] locks the objects of the coordinator's machine, [`lock_record`] those of a LOCK record at a primary.
 //! Both lock all objects or none.
 
-use farm_core::alloc::{ReleaseError, SizeClass, class_for_payload};
+use farm_core::alloc::{ReleaseError, SizeClass, TableError, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::mem::Memory;
 use farm_core::object::{LockMode, VersionWord, write};
@@ -68,6 +68,9 @@ pub(super) enum Rejected {
     Address(#[from] AddressError),
     #[error(transparent)]
     Release(#[from] ReleaseError),
+    /// The record names a block that its primary cannot have.
+    #[error(transparent)]
+    Block(#[from] TableError),
     /// The object would reach beyond its region.
     #[error("there is no object at {0}")]
     NoObject(Address),
@@ -201,28 +204,34 @@ pub(super) fn held_version(
     Err(Rejected::NotHeld(object.address))
 }
 
-/// Reads a LOCK record, which is still in its log, again and calls `work` with it. The coordinator may have changed the
+/// Decodes a record with objects, whose checksum was checked before, from whole words.
+pub(super) fn decode_objects(
+    kind: Kind,
+    words: &[u64],
+    bytes: usize,
+) -> Result<Lock<'_>, Rejected> {
+    let body: &[u8] = &bytemuck::cast_slice(words)[..bytes];
+    let record = Record::decode_unchecked(kind, body)?;
+    Ok(record.lock()?)
+}
+
+/// Reads a record with objects, which is still in its log, again and calls `work` with it. The coordinator may have changed the
 /// record in the meantime, so everything in the record is checked again.
-pub(super) fn read_again(
+pub(super) fn read_again<T>(
     worker: &mut Worker,
     log: LogId,
-    at: RecordAt,
-    work: impl FnOnce(&mut Worker, &Lock<'_>) -> Result<(), Rejected>,
-) -> Result<(), Rejected> {
+    (kind, at): (Kind, RecordAt),
+    work: impl FnOnce(&mut Worker, &Lock<'_>) -> Result<T, Rejected>,
+) -> Result<T, Rejected> {
     let mut words = std::mem::take(&mut transactions(worker).primary.words);
     worker.read_log(log, at.end, at.bytes, &mut words);
-    let body: &[u8] = &bytemuck::cast_slice(&words)[..at.bytes];
-    let record = Record::decode_unchecked(Kind::Lock, body);
-    let lock = record.and_then(|record| record.lock());
-    let outcome = lock
-        .map_err(Rejected::from)
-        .and_then(|lock| work(worker, &lock));
+    let outcome = decode_objects(kind, &words, at.bytes).and_then(|objects| work(worker, &objects));
     transactions(worker).primary.words = words;
     outcome
 }
 
-/// Appends the part of a LOCK record after its head.
-pub(super) fn encode_lock<'a>(
+/// Appends the part of a LOCK or COMMIT-BACKUP record after its head.
+pub(super) fn encode_objects<'a>(
     out: &mut Vec<u8>,
     tx: &Tx,
     regions: &[u32],
@@ -246,6 +255,10 @@ pub(super) fn encode_lock<'a>(
             version: entry.version,
             incarnation: entry.installed_incarnation(),
             effect,
+            block: match effect {
+                Effect::Allocate => tx.blocks.find(entry.address),
+                _ => 0,
+            },
             payload: tx.payload_of(entry),
         };
         record::encode_object(out, &object);

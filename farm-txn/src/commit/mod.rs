@@ -18,11 +18,14 @@
 //! | file | what |
 //! |---|---|
 //! | `drive` | actions of the coordinator |
-//! | `serve` | actions of a primary, for each record of its logs |
+//! | `serve` | actions of a participant, for each record of its logs |
+//! | `own` | the coordinator's own log |
+//! | `backup` | changes of copies |
 //! | `reserve`, `lock`, `validate`, `install`, `abort`, `truncate` | the steps, named as in the paper |
 //! | `steps`, `faults` | the steps that deliberate bugs replace, and those bugs |
 
 mod abort;
+mod backup;
 pub(crate) mod coordinator;
 pub(crate) mod drive;
 #[cfg(feature = "mutants")]
@@ -30,6 +33,7 @@ mod faults;
 pub(crate) mod id;
 mod install;
 mod lock;
+mod own;
 mod plan;
 pub(crate) mod primary;
 pub(crate) mod queues;

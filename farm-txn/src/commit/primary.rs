@@ -1,5 +1,5 @@
-//! The participant of a commit (`FaRM'15 §4`) as a value: the primary of written objects, which finds records in the
-//! logs that coordinators of other machines write into its memory. Records go in ([`LogState::on_record`]), one action
+//! The participant of a commit (`FaRM'15 §4`) as a value: the primary of written objects, or a backup, which finds records in
+//! the logs that coordinators of other machines write into its memory. Records go in ([`LogState::on_record`]), one action
 //! comes out for each; [`serve`](super::serve) performs it with the worker.
 //!
 //! A record stays in its log until its transaction is truncated: until a later record has a low bound above the
@@ -11,13 +11,15 @@
 //! | `Locked` | COMMIT-PRIMARY | [`Action::Install`] | `Ended` |
 //! | `Locked` | ABORT | [`Action::Abort`], unlocks | `Ended` |
 //! | `Refused` | ABORT | [`Action::Abort`] | `Ended` |
-//! | `Ended` | truncated by any record | the log is freed up to the first record that stays | none |
+//! | none, `Locked` | COMMIT-BACKUP | none: the copies change when the transaction is truncated | `Ended`, `Locked` |
+//! | `Ended` | truncated by any record | the copies are changed ([`LogState::next_to_apply`]), and the log is freed up to the first record that stays | none |
 //!
 //! Every other combination is a [`Violation`]: the coordinator does not follow the protocol, and its connection is
 //! closed.
 
 use std::collections::VecDeque;
 
+use farm_core::mutants;
 use farm_core::worker::LogId;
 
 use crate::record::{Kind, Record};
@@ -44,7 +46,8 @@ enum State {
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
 struct LoggedTx {
     sequence: u64,
-    lock: RecordAt,
+    lock: Option<RecordAt>,
+    backup: Option<RecordAt>,
     state: State,
 }
 
@@ -75,6 +78,9 @@ pub(super) enum Violation {
     /// The record is the second LOCK of its transaction.
     #[error("the log has a LOCK record of this transaction already")]
     SecondLock,
+    /// The record is the second COMMIT-BACKUP of its transaction, or comes after its end.
+    #[error("the log has a COMMIT-BACKUP record of this transaction already, or its end")]
+    SecondBackup,
     /// The record ends a transaction without LOCK.
     #[error("the log has no LOCK record of this transaction")]
     NoLock,
@@ -89,13 +95,15 @@ pub(super) enum Violation {
 /// The records of one log, and the transactions that they belong to.
 #[derive(Debug, Default)]
 #[cfg_attr(test, derive(Clone, PartialEq, Eq, Hash))]
-pub(super) struct LogState {
+pub(crate) struct LogState {
     /// Records in the order of the log: the transaction, 0 for none, and the position just after the record.
     records: VecDeque<(u64, u64)>,
     /// Ascending by sequence number.
     txs: VecDeque<LoggedTx>,
     /// The low bound of the coordinator, from the record that was taken last.
     low: u64,
+    /// COMMIT-BACKUP records of truncated transactions whose copies have not changed yet.
+    to_apply: VecDeque<RecordAt>,
 }
 
 impl LogState {
@@ -109,7 +117,7 @@ impl LogState {
         sequence: u64,
         at: RecordAt,
     ) -> Result<Action, Violation> {
-        let truncated = self.truncate(record);
+        let truncated = self.truncate(record.low);
         let sequence = match record.kind {
             Kind::Truncate => 0,
             _ => sequence,
@@ -118,6 +126,7 @@ impl LogState {
         truncated?;
         match record.kind {
             Kind::Truncate => Ok(Action::Nothing),
+            Kind::CommitBackup => self.on_backup(sequence, at).map(|()| Action::Nothing),
             Kind::Lock => self.on_lock(sequence, at),
             Kind::CommitPrimary => match self.end(sequence)? {
                 (lock, State::Locked) => Ok(Action::Install(lock)),
@@ -138,11 +147,81 @@ impl LogState {
         let state = State::Refused;
         let tx = LoggedTx {
             sequence,
-            lock,
+            lock: Some(lock),
+            backup: None,
             state,
         };
         self.txs.insert(at, tx);
         Ok(Action::Lock)
+    }
+
+    fn on_backup(&mut self, sequence: u64, backup: RecordAt) -> Result<(), Violation> {
+        let backup = Some(backup);
+        match self.position(sequence) {
+            Err(at) => {
+                let (lock, state) = (None, State::Ended);
+                let tx = LoggedTx {
+                    sequence,
+                    lock,
+                    backup,
+                    state,
+                };
+                self.txs.insert(at, tx);
+                Ok(())
+            }
+            Ok(at) => match &mut self.txs[at] {
+                tx if tx.state == State::Refused => Err(Violation::CommitsRefused),
+                tx if tx.backup.is_some() || tx.state == State::Ended => {
+                    Err(Violation::SecondBackup)
+                }
+                tx => {
+                    tx.backup = backup;
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    /// Records a record that this worker has appended to its own log.
+    pub(super) fn on_own(&mut self, kind: Kind, sequence: u64, at: RecordAt) {
+        self.records.push_back((sequence, at.end));
+        let passed = match kind {
+            Kind::Lock => {
+                let locked = self.on_lock(sequence, at).map(drop);
+                self.on_locked(sequence);
+                locked
+            }
+            Kind::CommitBackup => self.on_backup(sequence, at),
+            _ => self.end(sequence).map(drop),
+        };
+        passed.expect("a coordinator follows the protocol in its own log");
+    }
+
+    /// Removes the transactions of the own log that are finished.
+    pub(super) fn truncate_own(&mut self, low: u64) {
+        let truncated = self.truncate(low);
+        truncated
+            .expect("a coordinator ends its transactions in its own log before they are finished");
+    }
+
+    /// Returns the number of records that are kept.
+    pub(crate) fn records(&self) -> usize {
+        self.records.len()
+    }
+
+    /// Returns whether the log has no records.
+    pub(super) fn is_unused(&self) -> bool {
+        self.records.is_empty()
+    }
+
+    /// Returns the next COMMIT-BACKUP record whose copies must change: [`LogState::on_applied`].
+    pub(super) fn next_to_apply(&self) -> Option<RecordAt> {
+        self.to_apply.front().copied()
+    }
+
+    /// Records that the copies of the record of [`LogState::next_to_apply`] have changed.
+    pub(super) fn on_applied(&mut self) {
+        self.to_apply.pop_front();
     }
 
     /// Records that the objects of a LOCK record were locked.
@@ -156,19 +235,21 @@ impl LogState {
     fn end(&mut self, sequence: u64) -> Result<(RecordAt, State), Violation> {
         let at = self.position(sequence).map_err(|_| Violation::NoLock)?;
         let tx = &mut self.txs[at];
+        let lock = tx.lock.ok_or(Violation::NoLock)?;
         match std::mem::replace(&mut tx.state, State::Ended) {
             State::Ended => Err(Violation::EndedTwice),
-            state => Ok((tx.lock, state)),
+            state => Ok((lock, state)),
         }
     }
 
-    /// Removes the transactions that a record truncates.
-    fn truncate(&mut self, record: &Record<'_>) -> Result<(), Violation> {
-        self.low = self.low.max(record.low);
-        let below = self.txs.partition_point(|tx| tx.sequence < record.low);
+    /// Removes the transactions below a low bound.
+    fn truncate(&mut self, low: u64) -> Result<(), Violation> {
+        self.low = self.low.max(low);
+        let below = self.txs.partition_point(|tx| tx.sequence < low);
         let mut ended = true;
         for tx in self.txs.drain(..below) {
             ended &= tx.state == State::Ended;
+            self.to_apply.extend(tx.backup);
         }
         match ended {
             true => Ok(()),
@@ -179,6 +260,12 @@ impl LogState {
     /// Drops the first records of the log, as far as their transactions are truncated. Returns the position up to which
     /// the log is free, if that has advanced, and the low bound, which tells that these transactions are finished.
     pub(super) fn take_free(&mut self) -> Option<(u64, u64)> {
+        // Their records are still needed.
+        if !self.to_apply.is_empty()
+            && !mutants::is_on("backup's record freed before it is applied")
+        {
+            return None;
+        }
         let mut end = None;
         while let Some(&(sequence, at)) = self.records.front() {
             if sequence != 0 && self.position(sequence).is_ok() {
@@ -194,13 +281,13 @@ impl LogState {
     #[cfg(any(test, feature = "mutants"))]
     pub(super) fn locked(&self, sequence: u64) -> Option<RecordAt> {
         let tx = &self.txs[self.position(sequence).ok()?];
-        (tx.state == State::Locked).then_some(tx.lock)
+        tx.lock.filter(|_| tx.state == State::Locked)
     }
 
     /// Returns whether the log has no record and no transaction.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        self.records.is_empty() && self.txs.is_empty()
+        self.records.is_empty() && self.txs.is_empty() && self.to_apply.is_empty()
     }
 
     fn position(&self, sequence: u64) -> Result<usize, usize> {
@@ -227,7 +314,7 @@ impl Primary {
 
     /// Returns the number of records that are kept.
     pub(crate) fn records(&self) -> usize {
-        self.logs.iter().map(|log| log.records.len()).sum()
+        self.logs.iter().map(LogState::records).sum()
     }
 }
 

@@ -13,7 +13,6 @@ use super::reply::REPLY_BYTES;
 use super::truncate;
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
-use crate::record::FIXED_BYTES;
 
 /// Reserves room at all participants, or at none, so that a waiting commit holds no room that other commits of this
 /// worker wait for. Waiting commits get room in the order in which they began to wait.
@@ -102,7 +101,13 @@ fn reserve_at(
     participant: &mut Participant,
 ) -> Result<(), TxError> {
     let machine = participant.machine;
-    let bytes = FIXED_BYTES + participant.rest_bytes;
+    let bytes = participant
+        .lock
+        .body_bytes()
+        .max(participant.backup.body_bytes());
+    if participant.is_own {
+        return reserve_own(worker, participant, bytes);
+    }
     let failed = |error| match error {
         CallError::Busy => TxError::Busy,
         CallError::TooLarge { bytes, most } => TxError::TooLargeForLog {
@@ -118,6 +123,9 @@ fn reserve_at(
     }
     let reserved = participant.reserved();
     worker.reserve_log(machine, reserved).map_err(failed)?;
+    if !participant.is_primary() {
+        return Ok(());
+    }
     let reply = worker
         .log_poller(machine)
         .and_then(|poller| worker.expect_reply(poller, REPLY_BYTES, on_reply));
@@ -129,9 +137,43 @@ fn reserve_at(
     Ok(())
 }
 
+/// Reserves room in the own log for a record with a body of `bytes` and all other records.
+fn reserve_own(
+    worker: &mut Worker,
+    participant: &Participant,
+    bytes: usize,
+) -> Result<(), TxError> {
+    let reserved = participant.reserved();
+    let own = worker.own_log();
+    let own = own.expect("a worker whose commits are logged has a log of its own");
+    let too_large = |bytes, most: u32| TxError::TooLargeForLog {
+        machine: participant.machine,
+        bytes,
+        most: most as usize,
+    };
+    if bytes > own.max_body_bytes() as usize {
+        return Err(too_large(bytes, own.max_body_bytes()));
+    }
+    if reserved > own.most_reservable() {
+        return Err(too_large(reserved as usize, own.most_reservable()));
+    }
+    match own.try_reserve(reserved) {
+        true => Ok(()),
+        false => Err(TxError::Busy),
+    }
+}
+
+/// Releases the room that was reserved for COMMIT-BACKUP at another machine.
+pub(super) fn release_backup(worker: &mut Worker, participant: &Participant) {
+    worker.release_log(participant.machine, participant.backup.reserved());
+}
+
 /// Releases the room that was reserved for a LOCK that was not sent, and for the records after it.
 pub(super) fn release_reserved(worker: &mut Worker, participant: &mut Participant) {
-    worker.release_log(participant.machine, participant.reserved());
+    match worker.own_log().filter(|_| participant.is_own) {
+        Some(own) => own.release(participant.reserved()),
+        None => worker.release_log(participant.machine, participant.reserved()),
+    }
     if let Some(reply) = participant.reply.take() {
         worker.forget_reply(reply);
     }

@@ -1,16 +1,17 @@
 //! Serves the records that coordinators write into the logs of this machine: performs the actions of [`LogState`]
 //! with the worker.
 
-use farm_core::worker::{LogId, LogRecord, Worker};
+use farm_core::worker::{Cont, LogId, LogRecord, Worker};
 
 use super::abort::abort_record;
+use super::backup::apply_record;
 use super::install::install_record;
 use super::lock::{Rejected, read_again};
 use super::primary::{Action, LogState, RecordAt};
 use super::reply::Verdict;
 use super::steps::{CommitSteps, Steps};
 use crate::layer::transactions;
-use crate::record::{Lock, Record, TxId};
+use crate::record::{Kind, Lock, Record, TxId};
 
 /// Handles a record. A record that breaks the protocol closes the connection to its coordinator.
 pub(crate) fn handle(worker: &mut Worker, at: LogRecord, body: &[u8]) {
@@ -35,17 +36,39 @@ fn serve(worker: &mut Worker, at: LogRecord, body: &[u8]) -> Result<(), Rejected
     match log(worker, at.log).on_record(&record, at.token, place)? {
         Action::Nothing => {}
         Action::Lock => lock(worker, at, &record.lock()?)?,
-        Action::Install(lock) => read_again(worker, at.log, lock, install_record)?,
+        Action::Install(lock) => {
+            read_again(worker, at.log, (Kind::Lock, lock), install_record)?;
+        }
         Action::Abort { lock, locked } => {
-            read_again(worker, at.log, lock, |worker, lock| {
+            read_again(worker, at.log, (Kind::Lock, lock), |worker, lock| {
                 abort_record(worker, lock, locked)
             })?;
         }
     }
-    if let Some((end, low)) = log(worker, at.log).take_free() {
-        worker.free_log(at.log, end, low);
+    apply_backups(worker, at.log)
+}
+
+/// Changes the copies of truncated transactions, and frees their records.
+fn apply_backups(worker: &mut Worker, id: LogId) -> Result<(), Rejected> {
+    while let Some(at) = log(worker, id).next_to_apply() {
+        if !read_again(worker, id, (Kind::CommitBackup, at), apply_record)? {
+            worker.defer(Cont::new(apply_later, id));
+            return Ok(());
+        }
+        log(worker, id).on_applied();
+    }
+    if let Some((end, low)) = log(worker, id).take_free() {
+        worker.free_log(id, end, low);
     }
     Ok(())
+}
+
+fn apply_later(worker: &mut Worker, id: LogId, (): ()) {
+    if let Err(why) = apply_backups(worker, id) {
+        let from = worker.log_writer(id);
+        let why = format!("a COMMIT-BACKUP record from {from} cannot be applied: {why}");
+        worker.distrust(from.machine, why);
+    }
 }
 
 fn log(worker: &mut Worker, id: LogId) -> &mut LogState {

@@ -31,8 +31,9 @@ pub(crate) struct Outgoing {
 
 /// Lets all participants truncate a transaction that they have acknowledged.
 pub(super) fn end(state: &mut Transactions, commit: &Coordinator) {
-    let logged = commit.plan.participants.iter().filter(|one| one.asked);
-    let machines = logged.map(|one| one.machine);
+    let all = commit.plan.participants.iter();
+    let others = all.filter(|one| one.has_record() && !one.is_own);
+    let machines = others.map(|one| one.machine);
     state.truncations.end(commit.sequence, machines);
 }
 

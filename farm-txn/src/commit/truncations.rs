@@ -108,7 +108,7 @@ impl Truncations {
 
     /// Returns the number below which all transactions are finished.
     #[inline]
-    fn low(&self) -> u64 {
+    pub(super) fn low(&self) -> u64 {
         self.open.front().map_or(self.last + 1, |open| open.0)
     }
 

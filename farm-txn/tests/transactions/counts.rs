@@ -171,6 +171,8 @@ fn difference(before: &Counted, after: &Counted) -> Counted {
             acknowledged: log.acknowledged - before.log.acknowledged,
             handled: log.handled - before.log.handled,
             full: log.full - before.log.full,
+            own: log.own - before.log.own,
+            own_bytes: log.own_bytes - before.log.own_bytes,
         },
         messages: MessageCounters {
             calls: messages.calls - before.messages.calls,
@@ -229,6 +231,7 @@ fn check_committed(case: &Case) {
         distributed: u64::from(distributed),
         records: RecordCounters {
             lock: primaries,
+            commit_backup: 0,
             commit_primary: primaries,
             abort: 0,
             truncate: primaries,
@@ -309,6 +312,7 @@ fn an_abort_costs_a_record_for_every_lock_that_was_sent() {
     assert!(matches!(ended, Err(TxError::Abort(Abort::Changed(_)))));
     let records = RecordCounters {
         lock: 3,
+        commit_backup: 0,
         commit_primary: 0,
         abort: 3,
         truncate: 3,
@@ -338,6 +342,7 @@ fn an_abort_costs_a_record_for_every_lock_that_was_sent() {
     assert!(matches!(ended, Err(TxError::Abort(Abort::Changed(_)))));
     let records = RecordCounters {
         lock: 1,
+        commit_backup: 0,
         commit_primary: 0,
         abort: 1,
         truncate: 1,

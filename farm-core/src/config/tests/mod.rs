@@ -122,12 +122,16 @@ fn the_digest_is_stable() {
          rings.max_message_bytes = \"64KiB\"\n\
          rings.log_bytes = \"8MiB\"\n\
          rings.checksums = false\n\
+         durability.mode = \"none\"\n\
+         durability.replicas = \"auto\"\n\
          machine.id = 1\n\
          machine.workers = 1\n\
          machine.memory_bytes = \"auto\"\n\
+         machine.rack = \"auto\"\n\
          machine.id = 2\n\
          machine.workers = 1\n\
-         machine.memory_bytes = \"auto\"\n"
+         machine.memory_bytes = \"auto\"\n\
+         machine.rack = \"auto\"\n"
     );
     assert_eq!(config.digest(), DIGEST_OF_TWO);
 }
@@ -161,7 +165,7 @@ fn machines_of_one_host_are_known_by_their_addresses() {
 }
 
 /// The digest of the text above.
-const DIGEST_OF_TWO: u64 = 11_007_985_682_415_780_930;
+const DIGEST_OF_TWO: u64 = 5_181_744_992_001_929_679;
 
 #[test]
 fn the_digest_covers_shared_keys_only() {
@@ -176,6 +180,8 @@ fn the_digest_covers_shared_keys_only() {
         ("memory.block_bytes", "2MiB"),
         ("rings.ring_bytes", "2MiB"),
         ("rings.checksums", "true"),
+        ("durability.mode", "memory"),
+        ("durability.replicas", "2"),
         ("machine.2.workers", "2"),
     ] {
         assert_ne!(with(key, value), config.digest(), "{key}");
@@ -183,6 +189,7 @@ fn the_digest_covers_shared_keys_only() {
     for (key, value) in [
         ("cluster.run_dir", "/run/farm"),
         ("worker.idle", "spin"),
+        ("durability.dir", "/var/lib/farm"),
         ("memory.huge_pages", "off"),
         ("machine.*.cores", "[1]"),
         ("memory.region_bytes", "2048MiB"),
@@ -211,6 +218,53 @@ fn presets_are_valid_within_their_limits() {
         .map(|problem| problem.key.as_str())
         .collect();
     assert_eq!(keys, ["memory.block_bytes", "rings.ring_bytes"]);
+}
+
+/// More copies than machines, or copies without durability, would be promises that are not kept.
+#[test]
+fn copies_need_a_mode_and_machines() {
+    let refused = |machines, settings: &[(&str, &str)]| {
+        let mut config = Config::default_for(machines, 1);
+        for (key, value) in settings {
+            config
+                .set(key, value)
+                .expect("a value that the key accepts");
+        }
+        config.validate().err().map(|error| error.to_string())
+    };
+    let memory = ("durability.mode", "memory");
+    for (settings, why) in [
+        (
+            &[("durability.replicas", "2")][..],
+            "durability.mode is \"none\"",
+        ),
+        (
+            &[memory, ("durability.replicas", "4")],
+            "4 copies of every region on 3 machine(s)",
+        ),
+        (
+            &[
+                memory,
+                ("durability.replicas", "3"),
+                ("machine.2.memory_bytes", "0"),
+            ],
+            "on 2 machine(s)",
+        ),
+        (&[memory, ("durability.replicas", "0")], "between 1 and 5"),
+        (&[memory, ("durability.replicas", "6")], "between 1 and 5"),
+        (&[memory, ("durability.dir", "state")], "durability.dir"),
+    ] {
+        let error = refused(3, settings).expect("it is refused");
+        assert!(error.contains(why), "{settings:?}: {error}");
+    }
+    assert_eq!(refused(3, &[memory, ("durability.replicas", "3")]), None);
+    assert_eq!(refused(1, &[("durability.replicas", "1")]), None);
+    let mut config = Config::default_for(5, 1);
+    assert_eq!((config.replicas(), config.is_logged()), (1, false));
+    config.durability.mode = Durability::Memory;
+    assert_eq!((config.replicas(), config.is_logged()), (3, true));
+    config.machines.truncate(2);
+    assert_eq!(config.replicas(), 2);
 }
 
 #[test]

@@ -311,6 +311,7 @@ impl World {
                 self.nodes[tx].commit.on_locked_local(result);
             }
             Action::MakeExclusive | Action::SendValidate(..) => unreachable!("few objects"),
+            Action::LogOwn(..) | Action::SendBackup(_) => unreachable!("not logged"),
             Action::SendLock(at) => {
                 let machine = machine(commit, at);
                 let sent = match commit.plan.participants[at as usize].reply {

@@ -11,9 +11,10 @@ use crate::tx::Place;
 
 const HERE: Option<u16> = None;
 
-pub(super) const SETTINGS: Settings = Settings {
+pub(super) const SETTINGS: Settings<'static> = Settings {
     most_in_message: 100,
     locks_exclusively: false,
+    logged: None,
 };
 
 /// The actions after an abort of a commit that has sent LOCK to both of its participants.
@@ -490,8 +491,10 @@ impl World {
             }
             Action::LockLocal(LockMode::Readable | LockMode::Unlocked)
             | Action::MakeExclusive
+            | Action::LogOwn(..)
+            | Action::SendBackup(_)
             | Action::SendValidate(..) => {
-                unreachable!("the commit has few objects, on several machines")
+                unreachable!("the commit has few objects, on several machines, and is not logged")
             }
             Action::InstallLocal => {
                 self.may_commit(commit);

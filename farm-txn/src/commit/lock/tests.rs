@@ -39,6 +39,7 @@ fn body(
             version,
             incarnation,
             effect: Effect::Write,
+            block: 0,
             payload: &[7; 8],
         };
         record::encode_object(&mut body, &object);

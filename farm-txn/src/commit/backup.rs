@@ -1,0 +1,64 @@
+//! Copies of objects whose primary is another machine (`FaRM'15 §4`): they change when the transaction is truncated, and its
+//! coordinator has then reported it.
+//!
+//! Records of different coordinators reach a backup in any order, so the newest version wins.
+
+use farm_core::alloc::LocateError;
+use farm_core::object::{LockMode, write};
+use farm_core::worker::Worker;
+use farm_core::{marks, mutants};
+
+use super::lock::Rejected;
+use crate::record::{Lock, Object};
+
+/// Applies a COMMIT-BACKUP record to the copies of this machine. Returns false if another worker changes one of the copies
+/// now: the caller must try again.
+///
+/// # Errors
+/// The record names objects that no primary can have. Objects before it may have been changed.
+pub(super) fn apply_record(worker: &mut Worker, record: &Lock<'_>) -> Result<bool, Rejected> {
+    for object in record.objects() {
+        if !apply(worker, &object?)? {
+            marks::mark("backup: waits for another worker");
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+fn apply(worker: &mut Worker, object: &Object<'_>) -> Result<bool, Rejected> {
+    let (address, class) = (object.address, object.class);
+    let table = worker.backup_memory(address.region())?;
+    if object.block != 0 {
+        table.adopt_block(address.offset(), class, object.block)?;
+    }
+    // A change may arrive before the record that allocated the object, which tells the block. The primary has checked both.
+    let fits = match table.object_at(address.offset()) {
+        Ok(head) => head.class == class,
+        Err(LocateError::NoBlock(_) | LocateError::Table(_)) => {
+            let (first, last) = (table.geometry().table_bytes(), table.memory().len());
+            let at = address.offset() as usize;
+            first <= at && at + class.object_bytes() <= last
+        }
+        Err(_) => false,
+    };
+    if !fits {
+        return Err(Rejected::NoObject(address));
+    }
+    let (memory, at) = (table.memory(), address.offset() as usize);
+    let now = write::load_version(memory, at);
+    if now.mode() != LockMode::Unlocked {
+        return Ok(false);
+    }
+    let next = object.version.next();
+    if now.version() >= next && !mutants::is_on("backup applies by arrival") {
+        marks::mark("backup: an older change arrived later");
+        return Ok(true);
+    }
+    if !write::try_lock(memory, at, now.version(), LockMode::Exclusive) {
+        return Ok(false);
+    }
+    let bytes = class.object_bytes();
+    write::install(memory, at, bytes, next, object.incarnation, object.payload);
+    Ok(true)
+}
