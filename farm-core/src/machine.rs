@@ -8,6 +8,8 @@ mod sizing;
 mod spare;
 
 use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -25,8 +27,10 @@ use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
 use crate::membership::Membership;
 use crate::membership::configuration::{Configuration, Domain, Member};
+use crate::membership::files::FileStore;
 use crate::membership::manager::Manager;
-use crate::membership::writer::InProcess;
+use crate::membership::store::{ConfigStore, StoreError, Swap};
+use crate::membership::writer::{InProcess, StoreThread};
 use crate::messaging::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
 use crate::region::backups::Backups;
 use crate::region::placement::Placement;
@@ -78,6 +82,29 @@ pub enum MachineError {
     /// A peer's memory could not be imported.
     #[error(transparent)]
     Link(#[from] LinkError),
+    /// The store of the configuration does not work.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store has a configuration from before.
+    #[error(
+        "{} has the configuration of a cluster {cluster:?} that ran before (change {change}): its data was in the memory of its \
+         processes, which have ended, and cannot be recovered yet. If that data is not needed, remove this directory; \
+         otherwise set durability.dir to another one", dir.display()
+    )]
+    StoreFromBefore {
+        /// Directory of the store.
+        dir: PathBuf,
+        /// Name of the cluster.
+        cluster: String,
+        /// Number of the last change of its configuration.
+        change: u64,
+    },
+    /// Another process has stored a configuration of this cluster at the same time.
+    #[error(
+        "another process has stored a configuration of this cluster in {} at the same time; start each machine once",
+        .0.display()
+    )]
+    StoreInUse(PathBuf),
     /// The operating system refused to start a thread.
     #[error("cannot start a worker's thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -171,13 +198,15 @@ impl Machine {
         Pages::of(config)
             .check_directory()
             .map_err(ExportError::from)?;
+        let store = config_store(config, id)?;
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
         let peers = Self::meet(config, id, workers, &mut fabric, patience.into())?;
         let exporter = fabric.exporter();
         let spare = spare(config, id, &exporter);
+        let mut manager = make_manager(config, id, &exporter, &peers, store)
+            .inspect_err(|error| fabric.fail(&error.to_string()))?;
         let store = Arc::new(make_store(config, id, exporter.boot(), spare.clone()));
         let control = Arc::new(Control::default());
-        let mut manager = make_manager(config, id, &exporter, &peers);
         let mut machine = Self {
             id,
             fabric,
@@ -670,36 +699,81 @@ fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spare) -> Store
     .with_replication(replication, Backups::new(Arc::new(copy), true))
 }
 
-/// Returns the manager of the configuration, if it is this machine.
+/// Returns the machine that manages the configuration.
+fn manager_of(config: &Config) -> MachineId {
+    Membership::fixed(config.storing_machines().map(|machine| machine.id)).manager()
+}
+
+/// Opens the store of the configuration, if this machine manages it and it outlives the process.
+fn config_store(config: &Config, id: MachineId) -> Result<Option<FileStore>, MachineError> {
+    if !config.is_logged() || manager_of(config) != id {
+        return Ok(None);
+    }
+    let dir = crate::config::host::store_dir(config);
+    let mut store = FileStore::open(&dir, &config.cluster.name)?;
+    match store.read()? {
+        None => Ok(Some(store)),
+        Some(before) => Err(MachineError::StoreFromBefore {
+            dir,
+            cluster: before.cluster,
+            change: before.change,
+        }),
+    }
+}
+
+/// Returns the manager of the configuration, if it is this machine, with the first configuration of the cluster.
 fn make_manager(
     config: &Config,
     id: MachineId,
     exporter: &Exporter,
     peers: &[LinkPeer],
-) -> Option<Box<Manager>> {
-    let storing: Vec<MachineId> = config
-        .storing_machines()
-        .map(|machine| machine.id)
-        .collect();
-    if Membership::fixed(storing.iter().copied()).manager() != id {
-        return None;
+    store: Option<FileStore>,
+) -> Result<Option<Box<Manager>>, MachineError> {
+    if manager_of(config) != id {
+        return Ok(None);
     }
-    let member = |peer: &LinkPeer| Member {
-        machine: peer.machine,
-        boot: match peer.machine == id {
-            true => exporter.boot(),
-            false => peer.theirs.boot,
-        },
-        workers: peer.workers as u16,
-        stores: storing.contains(&peer.machine),
-        domain: config
-            .machine(peer.machine)
-            .map_or_else(Domain::default, |machine| config.domain_of(machine)),
+    let member = |peer: &LinkPeer| {
+        let machine = config.machine(peer.machine);
+        Member {
+            machine: peer.machine,
+            boot: match peer.machine == id {
+                true => exporter.boot(),
+                false => peer.theirs.boot,
+            },
+            workers: peer.workers as u16,
+            stores: config.memory_of(peer.machine) > 0,
+            domain: machine.map_or_else(Domain::default, |machine| config.domain_of(machine)),
+        }
     };
     let members = peers.iter().map(member).collect();
     let first = Configuration::first(&config.cluster.name, members)
         .expect("a configuration that was validated has members that can form a cluster");
-    Some(Box::new(Manager::new(first, InProcess::default())))
+    warn_of_shared_domains(config, &first);
+    let manager = match store {
+        None => Manager::new(first, InProcess::default()),
+        Some(mut store) => {
+            if store.compare_and_swap(&first)? == Swap::Lost {
+                let dir = crate::config::host::store_dir(config);
+                return Err(MachineError::StoreInUse(dir));
+            }
+            let thread = StoreThread::start(format!("{id}.store"), store);
+            Manager::new(first, thread.map_err(MachineError::Thread)?)
+        }
+    };
+    Ok(Some(Box::new(manager)))
+}
+
+/// Warns if copies of a region must share a host.
+fn warn_of_shared_domains(config: &Config, first: &Configuration) {
+    let storing = first.members.iter().filter(|member| member.stores);
+    let hosts: BTreeSet<&Domain> = storing.map(|member| &member.domain).collect();
+    if config.replicas() > hosts.len() {
+        tracing::warn!(
+            replicas = config.replicas(),
+            hosts = hosts.len(),
+            "there are fewer hosts than copies of a region: the loss of one host can lose several copies at once"
+        );
+    }
 }
 
 /// Returns the core to which a worker is pinned, if it is pinned. If the machine lists cores, the core is one of these.

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 use farm_core::alloc::class_for_payload;
-use farm_core::config::{Config, IdlePolicy};
+use farm_core::config::{Config, Durability, IdlePolicy};
 use farm_core::fabric::{Departed, Departure};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
-use farm_core::machine::{Machine, MachineError, start_all};
+use farm_core::machine::{Attach, Machine, MachineError, start_all};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{Image, write};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
@@ -525,4 +525,39 @@ fn every_work_item_that_is_submitted_runs() {
     machine.control().stop();
     let refused = machine.submit(0, |_| ()).unwrap_err();
     assert!(matches!(refused, MachineError::Failed(_)), "{refused}");
+}
+
+/// The data of a cluster that has ended is gone: a start that would hide this is refused.
+#[test]
+fn a_cluster_that_finds_its_own_store_does_not_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(2, 1);
+    config.cluster.name = "again".into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    config.durability.mode = Durability::Memory;
+    let store = dir.path().join("store");
+    config.durability.dir = Some(store.clone());
+    let attach: Attach = Arc::new(|_: &mut Worker| {});
+    let start = || start_all(&config, &attach);
+    for machine in start().unwrap() {
+        machine.stop().unwrap();
+    }
+    // The others would wait for the manager.
+    let id = MachineId::new(1).unwrap();
+    let refused = Machine::start(&config, id, Arc::clone(&attach), Duration::from_millis(50));
+    let refused = refused.err().unwrap().to_string();
+    let words = [
+        "ran before",
+        "change 1",
+        "remove this directory",
+        "durability.dir",
+    ];
+    for word in words {
+        assert!(refused.contains(word), "{refused}");
+    }
+    assert!(refused.contains(&store.display().to_string()), "{refused}");
+    std::fs::remove_dir_all(&store).unwrap();
+    for machine in start().unwrap() {
+        machine.stop().unwrap();
+    }
 }

@@ -77,7 +77,8 @@ fn values_of_the_wrong_type_are_refused() {
 #[test]
 fn unknown_and_misplaced_keys_get_a_suggestion() {
     let kind = ProblemKind::UnknownKey;
-    let sections = "machine, cluster, memory, rings, worker, transactions, table or rdma";
+    let sections =
+        "machine, cluster, memory, rings, worker, transactions, durability, table or rdma";
     for (rest, key, words) in [
         ("[tabel]\n", "tabel", ["did you mean [table]?", sections]),
         (

@@ -33,7 +33,7 @@ impl std::fmt::Display for Version {
 }
 
 /// Where a machine stands. Replicas of a region are placed in different domains where there are enough.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Domain {
     /// The computer on which the process runs. At most 255 bytes.
     pub host: String,

@@ -166,9 +166,12 @@ mod tests {
     use super::*;
     use crate::membership::configuration::testing::{configuration, machine};
 
+    /// What was stored, and the answers that follow.
+    type Script = (Vec<Configuration>, VecDeque<Result<(), WriteError>>);
+
     /// A store whose answers the test decides.
     #[derive(Clone, Default)]
-    struct Scripted(Arc<Mutex<(Vec<Configuration>, VecDeque<Result<(), WriteError>>)>>);
+    struct Scripted(Arc<Mutex<Script>>);
 
     impl ConfigWriter for Scripted {
         fn begin(&mut self, next: Configuration) {

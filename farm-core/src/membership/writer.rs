@@ -44,7 +44,7 @@ impl ConfigWriter for InProcess {
 #[derive(Debug)]
 pub struct StoreThread {
     /// `None` when the value is dropped, which ends the thread.
-    to_store: Option<Sender<Configuration>>,
+    to_store: Option<Sender<Box<Configuration>>>,
     outcomes: Receiver<Result<(), WriteError>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -55,7 +55,7 @@ impl StoreThread {
     /// # Errors
     /// The operating system's, if it refuses a thread.
     pub fn start(name: String, mut store: impl ConfigStore + 'static) -> std::io::Result<Self> {
-        let (to_store, configurations) = mpsc::channel::<Configuration>();
+        let (to_store, configurations) = mpsc::channel::<Box<Configuration>>();
         let (done, outcomes) = mpsc::channel();
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             for next in configurations {
@@ -92,7 +92,9 @@ fn write(store: &mut dyn ConfigStore, next: &Configuration) -> Result<(), WriteE
 impl ConfigWriter for StoreThread {
     fn begin(&mut self, next: Configuration) {
         // If the thread has panicked, `poll` reports it.
-        let _ = self.to_store.as_ref().map(|thread| thread.send(next));
+        if let Some(thread) = &self.to_store {
+            let _ = thread.send(Box::new(next));
+        }
     }
 
     fn poll(&mut self) -> Option<Result<(), WriteError>> {

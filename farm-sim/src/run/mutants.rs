@@ -58,6 +58,7 @@ pub const ALL: &[Mutant] = &[
     mutant("epoch answered before old operations ended", "churn"),
     mutant("skip the re-poll after arm", "append"),
     mutant("wake not sent", "append"),
+    mutant("backup applies by arrival", "append"),
     mutant("head advanced before zeroing", "table"),
     mutant("record checksum not looked at", "append"),
     mutant("ring record taken twice", "append"),

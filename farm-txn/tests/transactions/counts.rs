@@ -32,15 +32,15 @@ const fn case(name: &'static str, written: [usize; MACHINES], read: [usize; MACH
 
 /// All counters of one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Counted {
-    tx: TxCounters,
-    log: LogCounters,
+pub(crate) struct Counted {
+    pub(crate) tx: TxCounters,
+    pub(crate) log: LogCounters,
     messages: MessageCounters,
     reads: u64,
-    writes: u64,
+    pub(crate) writes: u64,
 }
 
-fn counted(cluster: &Cluster, machine: usize) -> Counted {
+pub(crate) fn counted(cluster: &Cluster, machine: usize) -> Counted {
     cluster.on(machine, 0, |w| {
         let fabric = w.fabric_counters();
         Counted {
@@ -59,7 +59,7 @@ fn read_done(worker: &mut Worker, _: u64, result: Result<ObjectId, TxError>) {
     worker.take_layer::<ReadAnswer>().send(result).unwrap();
 }
 
-fn read(cluster: &Cluster, tx: TxHandle, at: Address) -> ObjectId {
+pub(crate) fn read(cluster: &Cluster, tx: TxHandle, at: Address) -> ObjectId {
     let read = cluster.machines[0].ask(0, move |w, answer: ReadAnswer| {
         w.put_layer(Box::new(answer));
         api::read(w, tx, at, BYTES, Cont::new(read_done, 0));
@@ -68,9 +68,9 @@ fn read(cluster: &Cluster, tx: TxHandle, at: Address) -> ObjectId {
 }
 
 /// The objects of a case: those to write, and those only to read.
-struct Objects {
-    written: Vec<Address>,
-    read: Vec<Address>,
+pub(crate) struct Objects {
+    pub(crate) written: Vec<Address>,
+    pub(crate) read: Vec<Address>,
 }
 
 fn objects(cluster: &Cluster, case: &Case) -> Objects {
@@ -95,7 +95,7 @@ fn objects(cluster: &Cluster, case: &Case) -> Objects {
 }
 
 /// Reads all objects, and writes those to write, without a commit.
-fn execute(cluster: &Cluster, objects: &Objects) -> TxHandle {
+pub(crate) fn execute(cluster: &Cluster, objects: &Objects) -> TxHandle {
     let tx = cluster.on(0, 0, api::begin);
     for at in &objects.written {
         let object = read(cluster, tx, *at);
@@ -110,9 +110,9 @@ fn execute(cluster: &Cluster, objects: &Objects) -> TxHandle {
 }
 
 /// Waits until all records were handled and truncated.
-fn rest(cluster: &Cluster) {
+pub(crate) fn rest(cluster: &Cluster) {
     for _ in 0..1_000_000 {
-        let all: Vec<(u64, u64, bool)> = (0..MACHINES)
+        let all: Vec<(u64, u64, bool)> = (0..cluster.machines.len())
             .map(|machine| {
                 cluster.on(machine, 0, |w| {
                     let LogCounters {
@@ -161,7 +161,7 @@ fn run(
     (ended, after)
 }
 
-fn difference(before: &Counted, after: &Counted) -> Counted {
+pub(crate) fn difference(before: &Counted, after: &Counted) -> Counted {
     let (log, messages) = (&after.log, &after.messages);
     Counted {
         tx: after.tx.since(&before.tx),

@@ -16,6 +16,7 @@ mod model;
 mod objects;
 mod outside;
 mod pointers;
+mod replicated;
 mod retries;
 mod reused;
 mod room;

@@ -17,7 +17,7 @@ use crate::ids::MachineId;
 use crate::limits::{GIB, MIB};
 use crate::mem::HUGE_PAGE_BYTES;
 
-pub use probe::{cores_allowed, probe, probe_with_devices, run_dir};
+pub use probe::{cores_allowed, probe, probe_with_devices, run_dir, store_dir};
 
 /// The resources that a host offers a cluster.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]

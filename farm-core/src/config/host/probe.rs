@@ -51,6 +51,15 @@ pub fn run_dir(config: &Config) -> PathBuf {
     automatic_run_dir(runtime, getuid().as_raw())
 }
 
+/// Returns the directory of the configuration of a replicated cluster: `durability.dir`, or by default one beside the sockets of
+/// the cluster.
+pub fn store_dir(config: &Config) -> PathBuf {
+    match &config.durability.dir {
+        Some(dir) => dir.clone(),
+        None => run_dir(config).join(format!("{}.config", config.cluster.name)),
+    }
+}
+
 fn automatic_run_dir(runtime: Option<PathBuf>, user_id: u32) -> PathBuf {
     let fits = |dir: &PathBuf| {
         dir.is_absolute() && dir.as_os_str().len() + SOCKET_NAME_BYTES <= MAX_SOCKET_PATH_BYTES
