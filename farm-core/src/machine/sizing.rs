@@ -22,7 +22,8 @@ pub struct Sizing {
     pub log_bytes: u64,
     /// Bytes of the workers' arenas.
     pub arena_bytes: u64,
-    /// Maximum number of bytes of regions.
+    /// Maximum number of bytes of regions, and of the copies of other machines' regions that belong to this machine if they are
+    /// spread evenly.
     pub region_bytes: u64,
     /// Number of rings and logs that the worker with the most of them polls in every turn.
     pub polled: u64,
@@ -44,12 +45,18 @@ impl Sizing {
             log_bytes += (theirs * format.log_bytes) as u64;
             polled += 2 * theirs.div_ceil(own) as u64;
         }
+        let own_regions = config.memory_of(id);
+        let copies = (config.replicas() as u64 - 1).saturating_mul(config.total_memory());
+        let copies = match own_regions {
+            0 => 0,
+            _ => copies / config.storing_machines().count() as u64,
+        };
         let arena = arena(config, super::reads_in_flight(config));
         Some(Self {
             ring_bytes: segments - log_bytes,
             log_bytes,
             arena_bytes: arena.bytes() as u64 * own as u64,
-            region_bytes: config.memory_of(id),
+            region_bytes: own_regions + copies,
             polled,
         })
     }
