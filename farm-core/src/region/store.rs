@@ -283,7 +283,7 @@ impl Store {
         self.blocks.try_lock().is_err()
     }
 
-    /// Returns the word by which backups learn of the block of an object: [`BlockTable::block_word`].
+    /// Returns the word by which backups learn of the block of an object: [`BlockAllocator::block_word`].
     ///
     /// # Errors
     /// [`LocateError`] if no object of this machine can be at the address.

@@ -22,7 +22,7 @@ impl OwnWords for Memory {
     }
 }
 
-/// A log that its own worker reads: see the [module](self).
+/// A log that its own worker writes and reads.
 ///
 /// Invariant: the bytes from `head` to `tail`, the reserved bytes and a filler, which is shorter than the largest record,
 /// together fit the log.
