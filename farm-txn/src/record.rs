@@ -321,7 +321,10 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     }
     let block = match (rest >> HAS_BLOCK_SHIFT) as u8 {
         0 => 0,
-        1 if effect == Effect::Allocate => words.word()?,
+        1 if effect == Effect::Allocate => match words.word()? {
+            0 => return Err(wrong("block word", 0)),
+            block => block,
+        },
         _ => return Err(wrong("mark of a block word", rest)),
     };
     let payload = words.take(bytes.next_multiple_of(WORD))?;

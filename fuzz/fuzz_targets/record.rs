@@ -79,7 +79,8 @@ fn read(record: &Record<'_>, bytes: usize) {
     let Ok(lock) = record.lock() else {
         return;
     };
-    assert!(record.kind == Kind::Lock, "only LOCK records have objects");
+    let has_objects = matches!(record.kind, Kind::Lock | Kind::CommitBackup);
+    assert!(has_objects, "only LOCK and COMMIT-BACKUP have objects");
     let regions = lock.region_words().count();
     let (mut objects, mut used) = (0, FIXED + (regions + 2) * WORD);
     let mut whole = true;
@@ -91,6 +92,7 @@ fn read(record: &Record<'_>, bytes: usize) {
         };
         objects += 1;
         used += OBJECT + object.payload.len().next_multiple_of(WORD);
+        used += if object.block != 0 { WORD } else { 0 };
         assert!(used <= bytes && object.payload.len() <= object.class.payload_capacity());
         assert!(!object.address.is_null() && object.address.is_line_aligned());
         assert_eq!(object.incarnation.class(), object.class);
