@@ -7,13 +7,12 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use super::store::AllocationError;
 use crate::alloc::{BlockTable, table_bases};
 use crate::fabric::Capability;
 use crate::ids::RegionId;
 use crate::mem::Memory;
 
-type Allocated = Result<(Memory, Capability), AllocationError>;
+type Allocated = Result<(Memory, Capability), Box<dyn std::error::Error + Send + Sync>>;
 /// Allocates zeroed memory of this many bytes for a copy.
 pub type AllocateBackup = Arc<dyn Fn(usize) -> Allocated + Send + Sync>;
 
