@@ -392,8 +392,8 @@ fn note_blocks(tx: &mut Tx, geometry: Geometry, asked: &ArrayCall) {
     let first = block_of(asked.objects.first);
     for address in (0..asked.objects.count).filter_map(|index| asked.objects.address(index)) {
         if let Some((block, first)) = block_of(address).zip(first) {
-            let word = BlockTable::word_of_next(asked.block, block - first);
-            tx.blocks.add(geometry, address, word);
+            let word = || BlockTable::word_of_next(asked.block, block - first);
+            tx.blocks.note(geometry, address, word);
         }
     }
 }

@@ -178,7 +178,8 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     let added = open::with(worker, tx, |tx, worker| {
         tx.check_limits(place.class.payload_capacity())?;
         if block != 0 {
-            tx.blocks.add(worker.store().geometry(), address, block);
+            let geometry = worker.store().geometry();
+            tx.blocks.note(geometry, address, || block);
         }
         Ok(tx.reserved(place, version, incarnation))
     });

@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(manager.record(region(1), replicas), Recorded::NotYet);
         store.0.lock().unwrap().1.push_back(Ok(()));
         assert!(matches!(manager.step(), Some(Duty::Tell(_))));
-        // A replica that is no member would make a configuration that nobody may store.
+        // A replica that is not a member makes the configuration invalid.
         manager.on_told();
         let stranger = Replicas::one(machine(9));
         manager.record(region(2), stranger);

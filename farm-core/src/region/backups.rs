@@ -1,7 +1,7 @@
 //! Copies that this machine keeps of regions whose primary is another machine (`FaRM'15 §3`).
 //!
 //! A copy has the bytes that the primary's region had when it was made: zero, and a block table with the same bases. Commits
-//! change it ([`crate::worker::Worker::backup_memory`]); nobody reads it while the primary lives.
+//! change it ([`crate::worker::Worker::backup_table`]); no reads use it while the primary lives.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -163,11 +163,10 @@ impl Placement {
     }
 }
 
-/// Chooses `count` of the machines of a ring for the copies of a region, the first one included. Each further one is the first that
-/// stands in another rack than all before, or else on another host, or else the first that is left.
+/// Orders the machines of a ring for the copies of a region, the first one first. Each further one is the first that stands in
+/// another rack than all before, or else on another host, or else the first that is left.
 pub(crate) fn spread<'d>(
     ring: &[MachineId],
-    count: usize,
     domain_of: impl Fn(MachineId) -> Option<&'d Domain>,
 ) -> Vec<MachineId> {
     let mut chosen: Vec<MachineId> = ring.iter().copied().take(1).collect();
@@ -177,7 +176,7 @@ pub(crate) fn spread<'d>(
         };
         one.rack != other.rack || hosts && one.host != other.host
     };
-    while chosen.len() < count.min(ring.len()) {
+    while chosen.len() < ring.len() {
         let left = || ring.iter().copied().filter(|id| !chosen.contains(id));
         let farthest = |hosts| left().find(|id| chosen.iter().all(|one| apart(*one, *id, hosts)));
         let next = farthest(false)
@@ -241,8 +240,8 @@ mod tests {
         ]);
         let chosen = |ring: &[u16], count| -> Vec<u16> {
             let ring: Vec<MachineId> = ring.iter().map(|id| machine(*id)).collect();
-            let spread = spread(&ring, count, |id| domains.get(&id));
-            spread.iter().map(|id| id.get()).collect()
+            let spread = spread(&ring, |id| domains.get(&id));
+            spread.iter().take(count).map(|id| id.get()).collect()
         };
         assert_eq!(chosen(&[1, 2, 3, 4, 5], 2), [1, 4], "another rack");
         assert_eq!(chosen(&[1, 2, 3, 4, 5], 3), [1, 4, 3], "then another host");

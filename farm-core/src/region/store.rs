@@ -165,19 +165,11 @@ impl Store {
     }
 
     /// Returns the machines that may store copies of a new region of this machine, those first that are to.
-    pub(crate) fn propose_backups(&self, region: RegionId) -> Vec<MachineId> {
-        let ring = self.placement.replicas(region, self.placement.machines());
-        let ring: Vec<MachineId> = ring.collect();
+    pub(crate) fn propose_backups(&self, region: RegionId) -> impl Iterator<Item = MachineId> {
+        let machines = self.placement.machines();
+        let ring: Vec<MachineId> = self.placement.replicas(region, machines).collect();
         let domains = &self.replication.domains;
-        let mut chosen = spread(&ring, self.replication.replicas, |id| domains.get(&id));
-        chosen.extend(
-            ring.iter()
-                .copied()
-                .filter(|id| !chosen.contains(id))
-                .collect::<Vec<_>>(),
-        );
-        chosen.remove(0);
-        chosen
+        spread(&ring, |id| domains.get(&id)).into_iter().skip(1)
     }
 
     /// Returns whether regions are placed on this machine. A machine without memory of its own stores nothing.

@@ -50,7 +50,7 @@ impl<W: Words> KeptState<W> {
     }
 }
 
-/// Reads the records of a log that nobody writes to any more.
+/// Reads the records of a log whose writer has ended.
 #[derive(Debug)]
 pub struct KeptRecords<W = Memory> {
     buffer: W,

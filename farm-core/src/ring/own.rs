@@ -3,9 +3,10 @@
 //!
 //! It has the bytes of a log that another machine writes, so that both are read in the same way after a kill
 //! ([`super::KeptRecords`]). Writer and reader are the same worker: a record is there when [`OwnLog::append`] returns, and
-//! nobody polls.
+//! no worker polls the log.
 
 use super::layout::{self, Capacity, RecordHead};
+use super::zeroing::Space;
 use super::{Header, KeptState, RecordIntegrity, SetupError, Words};
 use crate::mem::{Memory, WORD_BYTES};
 use crate::mutants;
@@ -151,18 +152,8 @@ impl<W: OwnWords> OwnLog<W> {
     /// # Panics
     /// When no such record with a body of `body_bytes` can end at `end`.
     pub fn read(&self, end: u64, body_bytes: usize, out: &mut Vec<u64>) {
-        let bytes = super::log_record_bytes(body_bytes);
-        let start = end - u64::from(bytes);
-        assert!(
-            self.head <= start && end <= self.tail,
-            "a record from {start} to {end} is not in the own log; those from {} to {} are",
-            self.head,
-            self.tail
-        );
-        out.clear();
-        out.resize(body_bytes.div_ceil(WORD_BYTES), 0);
-        let body = self.capacity.offset(start) as usize + 2 * WORD_BYTES;
-        self.buffer.copy_out(body, out);
+        let kept = self.head..self.tail;
+        self.space().read_body(kept, end, body_bytes, out);
     }
 
     /// Frees everything before the position `end`, and stores `note` beside the log.
@@ -179,17 +170,18 @@ impl<W: OwnWords> OwnLog<W> {
         if !late {
             self.state.free(end, Some(note));
         }
-        let mut at = self.head;
-        while at < end {
-            let offset = self.capacity.offset(at);
-            let bytes = u64::from(self.capacity.bytes() - offset).min(end - at);
-            self.buffer.clear(offset as usize, bytes as usize);
-            at += bytes;
-        }
+        self.space().clear(self.head, end);
         if late {
             self.state.free(end, Some(note));
         }
         self.head = self.head.max(end);
+    }
+
+    fn space(&self) -> Space<'_, W> {
+        Space {
+            buffer: &self.buffer,
+            capacity: self.capacity,
+        }
     }
 
     /// Returns the bytes appended since the log was created, and the bytes freed, fillers included.

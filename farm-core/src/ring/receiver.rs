@@ -259,19 +259,11 @@ impl<W: Words> RingReceiver<W> {
     /// # Panics
     /// When no kept record with a body of `body_bytes` can end at `end`.
     pub fn read_again(&self, end: u64, body_bytes: usize, out: &mut Vec<u64>) {
-        let bytes = layout::record_bytes(body_bytes)
-            .expect("the body of a kept record fits a record of a ring");
-        let start = end - u64::from(bytes);
-        assert!(
-            self.head <= start && end <= self.read,
-            "a record from {start} to {end} is not kept in the ring; the records from {} to {} are",
-            self.head,
-            self.read
-        );
-        let body = self.capacity.offset(start) as usize + 2 * WORD_BYTES;
-        out.clear();
-        out.resize(body_bytes.div_ceil(WORD_BYTES), 0);
-        self.buffer.copy_out(body, out);
+        let space = Space {
+            buffer: &self.buffer,
+            capacity: self.capacity,
+        };
+        space.read_body(self.head..self.read, end, body_bytes, out);
     }
 
     /// Releases all bytes before the position `end`: zeroes them and advances the head.

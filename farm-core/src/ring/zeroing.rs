@@ -1,7 +1,10 @@
-//! When a receiver zeroes the space of consumed records.
+//! The buffer of a ring, and when a receiver zeroes the space of consumed records.
 
-use super::Words;
+use std::ops::Range;
+
 use super::layout::Capacity;
+use super::{Words, log_record_bytes};
+use crate::mem::WORD_BYTES;
 
 /// The buffer of a ring.
 pub(super) struct Space<'a, W> {
@@ -19,6 +22,30 @@ impl<W: Words> Space<'_, W> {
             self.buffer.clear(offset as usize, bytes as usize);
             at += bytes;
         }
+    }
+
+    /// Copies the body of the record that ends at `end` to `out`, as whole words.
+    ///
+    /// # Panics
+    /// When no record with a body of `body_bytes` that ends at `end` lies between the positions of `kept`.
+    pub(super) fn read_body(
+        &self,
+        kept: Range<u64>,
+        end: u64,
+        body_bytes: usize,
+        out: &mut Vec<u64>,
+    ) {
+        let start = end - u64::from(log_record_bytes(body_bytes));
+        assert!(
+            kept.start <= start && end <= kept.end,
+            "a record from {start} to {end} is not kept in the ring; the records from {} to {} are",
+            kept.start,
+            kept.end
+        );
+        let body = self.capacity.offset(start) as usize + 2 * WORD_BYTES;
+        out.clear();
+        out.resize(body_bytes.div_ceil(WORD_BYTES), 0);
+        self.buffer.copy_out(body, out);
     }
 }
 

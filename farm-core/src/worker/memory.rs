@@ -145,7 +145,7 @@ impl Worker {
     ///
     /// # Errors
     /// [`AddressError`] if this machine keeps no copy of the region.
-    pub fn backup_memory(&mut self, region: RegionId) -> Result<&BlockTable, AddressError> {
+    pub fn backup_table(&mut self, region: RegionId) -> Result<&BlockTable, AddressError> {
         if !self.backups.contains_key(&region) {
             let nowhere = || AddressError::Nowhere(Address::new(region, 0));
             let copies = self

@@ -120,7 +120,7 @@ impl Worker {
     #[inline]
     pub(super) fn record_new_regions(&mut self) {
         while let Some(region) = self.store.map().take_new() {
-            let proposed = self.store.propose_backups(region).into();
+            let proposed = self.store.propose_backups(region).collect();
             self.recorder.asked.push(Asked {
                 region,
                 ready: Vec::new(),

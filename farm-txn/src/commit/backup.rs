@@ -28,7 +28,7 @@ pub(super) fn apply_record(worker: &mut Worker, record: &Lock<'_>) -> Result<boo
 
 fn apply(worker: &mut Worker, object: &Object<'_>) -> Result<bool, Rejected> {
     let (address, class) = (object.address, object.class);
-    let table = worker.backup_memory(address.region())?;
+    let table = worker.backup_table(address.region())?;
     if object.block != 0 {
         table.adopt_block(address.offset(), class, object.block)?;
     }

@@ -1,7 +1,6 @@
 //! Performs the actions of a [`Coordinator`] with the worker, and passes it the events that follow.
 
 use farm_core::fabric::Status;
-use farm_core::ids::Address;
 use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::object::VersionWord;
 use farm_core::worker::{Cont, ReadResult, Worker};
@@ -24,7 +23,7 @@ use crate::layer::{Transactions, transactions};
 use crate::record::{Kind, fixed_reserved};
 use crate::regions;
 use crate::results;
-use crate::tx::{Entry, Tx};
+use crate::tx::Tx;
 
 /// Begins the commit of a transaction. The continuation is called from the event loop.
 pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
@@ -72,21 +71,15 @@ fn begin_again(worker: &mut Worker, key: u64, (): ()) {
 }
 
 /// Notes what copies must know of the blocks of new objects of this machine.
-fn note_blocks(worker: &mut Worker, tx: &mut Tx) {
-    let new = |entry: &&Entry| entry.machine.is_none() && entry.is_reserved();
-    let new: SmallVec<[Address; 8]> = tx
-        .entries
-        .iter()
-        .filter(new)
-        .map(|one| one.address)
-        .collect();
-    let geometry = worker.store().geometry();
-    for address in new {
-        if tx.blocks.find(address) == 0 {
-            let word = worker.store().block_word(address);
-            let word = word.expect("a transaction reserves objects in blocks that exist");
-            tx.blocks.add(geometry, address, word);
-        }
+fn note_blocks(worker: &Worker, tx: &mut Tx) {
+    let store = worker.store();
+    let (entries, blocks) = (&tx.entries, &mut tx.blocks);
+    let new = entries.iter();
+    for entry in new.filter(|entry| entry.machine.is_none() && entry.is_reserved()) {
+        blocks.note(store.geometry(), entry.address, || {
+            let word = store.block_word(entry.address);
+            word.expect("a transaction reserves objects in blocks that exist")
+        });
     }
 }
 

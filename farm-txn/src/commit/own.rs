@@ -7,40 +7,31 @@ use super::backup::apply_record;
 use super::coordinator::Coordinator;
 use super::lock::{decode_objects, encode_objects};
 use super::primary::RecordAt;
+use super::truncate::with_record;
 use crate::layer::transactions;
-use crate::record::{self, Kind, TxId};
+use crate::record::Kind;
 
 /// Appends a record to the own log. Its room is reserved.
 pub(super) fn log(worker: &mut Worker, commit: &Coordinator, at: usize, kind: Kind) {
-    let participant = &commit.plan.participants[at];
-    let coordinator = worker.me();
-    let layer = transactions(worker);
-    let id = TxId {
-        configuration: layer.configuration,
-        coordinator,
-        sequence: commit.sequence,
+    let low = transactions(worker).truncations.low();
+    let sequence = commit.sequence;
+    let fill = |rest: &mut Vec<u8>| {
+        if kind.has_objects() {
+            encode(rest, commit, at, kind, 0);
+        }
     };
-    let low = layer.truncations.low();
-    let mut head = std::mem::take(&mut layer.record_head);
-    let mut rest = std::mem::take(&mut layer.record_rest);
-    rest.clear();
-    if kind.has_objects() {
-        encode(&mut rest, commit, at, kind, 0);
-    }
-    record::encode_head(&mut head, kind, id, low, &rest);
-    let end = worker.append_own(kind.code(), commit.sequence, &[&head, &rest]);
-    let place = RecordAt {
-        end,
-        bytes: head.len() + rest.len(),
-    };
+    let place = with_record(worker, (kind, sequence, low), fill, |worker, body| {
+        RecordAt {
+            end: worker.append_own(kind.code(), sequence, body),
+            bytes: body.iter().map(|part| part.len()).sum(),
+        }
+    });
     if kind == Kind::Abort
         && let Some(own) = worker.own_log()
     {
-        own.release(participant.backup.reserved());
+        own.release(commit.plan.participants[at].backup.reserved());
     }
-    let layer = transactions(worker);
-    (layer.record_head, layer.record_rest) = (head, rest);
-    layer.own.on_own(kind, commit.sequence, place);
+    transactions(worker).own.on_own(kind, sequence, place);
 }
 
 /// Appends the part of a LOCK or COMMIT-BACKUP record after its head.

@@ -133,6 +133,30 @@ pub(super) struct Logged<'a> {
     pub(super) replicas: &'a dyn Fn(RegionId) -> Option<Replicas>,
 }
 
+/// Finds the backups of regions. Objects of one region often follow each other, so the last one is kept.
+struct Copies<'a> {
+    logged: Option<Logged<'a>>,
+    last: Option<(RegionId, Option<Replicas>)>,
+}
+
+impl<'a> Copies<'a> {
+    fn of(logged: Option<Logged<'a>>) -> Self {
+        Self { logged, last: None }
+    }
+
+    /// Returns the backups of a region; none if commits are not logged.
+    fn backups(&mut self, region: RegionId) -> &[MachineId] {
+        let Some(logged) = self.logged else {
+            return &[];
+        };
+        if self.last.is_none_or(|last| last.0 != region) {
+            self.last = Some((region, (logged.replicas)(region)));
+        }
+        let replicas = self.last.as_ref().and_then(|last| last.1.as_ref());
+        replicas.map_or(&[], Replicas::backups)
+    }
+}
+
 impl Plan {
     /// Fills the plan for a transaction. The plan must be clear; its allocated memory is reused. If commits are not logged, the
     /// transaction has objects of other machines, and the own machine is no participant.
@@ -141,7 +165,7 @@ impl Plan {
         plan.is_set = true;
         // Objects of one machine, or region, often follow each other.
         let (mut to, mut from, mut region) = (0, 0, 0);
-        let mut known: Option<(u32, Option<Replicas>)> = None;
+        let mut copies = Copies::of(logged);
         for entry in tx.entries.iter() {
             if !entry.is_written() {
                 if let Some(machine) = entry.machine {
@@ -159,12 +183,7 @@ impl Plan {
                 to = plan.participant(to, machine, me);
                 plan.participants[to].lock.add(bytes);
             }
-            let Some(logged) = logged else { continue };
-            if known.is_none_or(|known| known.0 != id) {
-                known = Some((id, (logged.replicas)(entry.address.region())));
-            }
-            let replicas = known.and_then(|known| known.1);
-            for backup in replicas.iter().flat_map(|replicas| replicas.backups()) {
+            for backup in copies.backups(entry.address.region()) {
                 let at = plan.participant(to, *backup, me);
                 plan.participants[at].backup.add(bytes);
             }
@@ -224,7 +243,7 @@ impl Plan {
         // Each `end` is now the index at which the part's entries begin. It advances with every entry that is added.
         let me = logged.map(|logged| logged.me);
         let mut at = 0;
-        let mut known: Option<(RegionId, Option<Replicas>)> = None;
+        let mut copies_of = Copies::of(logged.filter(|_| copies > 0));
         for (index, entry) in (0..).zip(tx.entries.iter()) {
             if !entry.is_written() {
                 continue;
@@ -235,15 +254,7 @@ impl Plan {
                 }
                 self.written.add(&mut self.participants[at].lock, index);
             }
-            let Some(logged) = logged.filter(|_| copies > 0) else {
-                continue;
-            };
-            let region = entry.address.region();
-            if known.is_none_or(|known| known.0 != region) {
-                known = Some((region, (logged.replicas)(region)));
-            }
-            let replicas = known.and_then(|known| known.1);
-            for backup in replicas.iter().flat_map(|replicas| replicas.backups()) {
+            for backup in copies_of.backups(entry.address.region()) {
                 let at = self.place(*backup);
                 self.copies.add(&mut self.participants[at].backup, index);
             }

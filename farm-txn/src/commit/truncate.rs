@@ -46,34 +46,49 @@ pub(crate) fn append(
     out: Outgoing,
     fill: impl FnOnce(&mut Vec<u8>),
 ) -> Result<(), CallError> {
-    let coordinator = worker.me();
-    let layer = transactions(worker);
-    let (configuration, sequence) = (layer.configuration, out.sequence);
-    let id = TxId {
-        configuration,
-        coordinator,
-        sequence,
-    };
-    let Batch { low, count } = layer.truncations.batch(out.to);
-    let mut head = std::mem::take(&mut layer.record_head);
-    let mut rest = std::mem::take(&mut layer.record_rest);
-    rest.clear();
-    fill(&mut rest);
-    record::encode_head(&mut head, out.kind, id, low, &rest);
-    let appended = worker.append_log(Append {
-        to: out.to,
-        kind: out.kind.code(),
-        token: out.sequence,
-        body: &[&head, &rest],
-        reserved: out.reserved + count as u32 * fixed_reserved(),
-        acknowledged: out.acknowledged,
+    let Batch { low, count } = transactions(worker).truncations.batch(out.to);
+    let (kind, token) = (out.kind, out.sequence);
+    let appended = with_record(worker, (kind, token, low), fill, |worker, body| {
+        worker.append_log(Append {
+            to: out.to,
+            kind: kind.code(),
+            token,
+            body,
+            reserved: out.reserved + count as u32 * fixed_reserved(),
+            acknowledged: out.acknowledged,
+        })
     });
     let layer = transactions(worker);
-    (layer.record_head, layer.record_rest) = (head, rest);
     if appended.is_ok() {
         layer.counters.count_record(out.kind);
         layer.truncations.on_sent(out.to, count);
     }
+    appended
+}
+
+/// Encodes a record of this kind, transaction number and low bound in the buffers of the layer, and calls `append` with its body.
+/// `fill` appends the part of the record after its head.
+pub(super) fn with_record<T>(
+    worker: &mut Worker,
+    (kind, sequence, low): (Kind, u64, u64),
+    fill: impl FnOnce(&mut Vec<u8>),
+    append: impl FnOnce(&mut Worker, &[&[u8]]) -> T,
+) -> T {
+    let coordinator = worker.me();
+    let layer = transactions(worker);
+    let id = TxId {
+        configuration: layer.configuration,
+        coordinator,
+        sequence,
+    };
+    let mut head = std::mem::take(&mut layer.record_head);
+    let mut rest = std::mem::take(&mut layer.record_rest);
+    rest.clear();
+    fill(&mut rest);
+    record::encode_head(&mut head, kind, id, low, &rest);
+    let appended = append(worker, &[&head, &rest]);
+    let layer = transactions(worker);
+    (layer.record_head, layer.record_rest) = (head, rest);
     appended
 }
 

@@ -13,17 +13,22 @@ pub(crate) struct NewBlocks {
 }
 
 impl NewBlocks {
-    /// Adds the block of an object.
-    pub(crate) fn add(&mut self, geometry: Geometry, address: Address, word: u64) {
+    /// Notes the block of an object, whose word `word` returns, if it is not noted.
+    pub(crate) fn note(
+        &mut self,
+        geometry: Geometry,
+        address: Address,
+        word: impl FnOnce() -> u64,
+    ) {
         self.geometry = Some(geometry);
         if self.find(address) == 0
             && let Some(block) = geometry.block_of(address.offset() as usize)
         {
-            self.blocks.push((address.region(), block, word));
+            self.blocks.push((address.region(), block, word()));
         }
     }
 
-    /// Returns the word of the block of an object; 0 if it was not added.
+    /// Returns the word of the block of an object; 0 if it was not noted.
     pub(crate) fn find(&self, address: Address) -> u64 {
         let block = self
             .geometry

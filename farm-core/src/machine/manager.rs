@@ -1,0 +1,96 @@
+//! The manager of the configuration, as the machine that is the manager makes it at its start.
+
+use std::collections::BTreeSet;
+
+use super::MachineError;
+use crate::config::Config;
+use crate::config::host::store_dir;
+use crate::fabric::Exporter;
+use crate::ids::MachineId;
+use crate::membership::Membership;
+use crate::membership::configuration::{Configuration, Domain, Member};
+use crate::membership::files::FileStore;
+use crate::membership::manager::Manager;
+use crate::membership::store::{ConfigStore, Swap};
+use crate::membership::writer::{InProcess, StoreThread};
+use crate::messaging::LinkPeer;
+
+/// Returns the machine that manages the configuration.
+fn manager_of(config: &Config) -> MachineId {
+    Membership::fixed(config.storing_machines().map(|machine| machine.id)).manager()
+}
+
+/// Opens the store of the configuration, if this machine manages it and it outlives the process.
+pub(super) fn config_store(
+    config: &Config,
+    id: MachineId,
+) -> Result<Option<FileStore>, MachineError> {
+    if !config.is_logged() || manager_of(config) != id {
+        return Ok(None);
+    }
+    let dir = store_dir(config);
+    let mut store = FileStore::open(&dir, &config.cluster.name)?;
+    match store.read()? {
+        None => Ok(Some(store)),
+        Some(before) => Err(MachineError::StoreFromBefore {
+            dir,
+            cluster: before.cluster,
+            change: before.change,
+        }),
+    }
+}
+
+/// Returns the manager of the configuration, if it is this machine, with the first configuration of the cluster.
+pub(super) fn make_manager(
+    config: &Config,
+    id: MachineId,
+    exporter: &Exporter,
+    peers: &[LinkPeer],
+    store: Option<FileStore>,
+) -> Result<Option<Box<Manager>>, MachineError> {
+    if manager_of(config) != id {
+        return Ok(None);
+    }
+    let member = |peer: &LinkPeer| {
+        let machine = config.machine(peer.machine);
+        Member {
+            machine: peer.machine,
+            boot: match peer.machine == id {
+                true => exporter.boot(),
+                false => peer.theirs.boot,
+            },
+            workers: peer.workers as u16,
+            stores: config.memory_of(peer.machine) > 0,
+            domain: machine.map_or_else(Domain::default, |machine| config.domain_of(machine)),
+        }
+    };
+    let members = peers.iter().map(member).collect();
+    let first = Configuration::first(&config.cluster.name, members)
+        .expect("a configuration that was validated has members that can form a cluster");
+    warn_of_shared_domains(config, &first);
+    let manager = match store {
+        None => Manager::new(first, InProcess::default()),
+        Some(mut store) => {
+            if store.compare_and_swap(&first)? == Swap::Lost {
+                let dir = store_dir(config);
+                return Err(MachineError::StoreInUse(dir));
+            }
+            let thread = StoreThread::start(format!("{id}.store"), store);
+            Manager::new(first, thread.map_err(MachineError::Thread)?)
+        }
+    };
+    Ok(Some(Box::new(manager)))
+}
+
+/// Warns if copies of a region must share a host.
+fn warn_of_shared_domains(config: &Config, first: &Configuration) {
+    let storing = first.members.iter().filter(|member| member.stores);
+    let hosts: BTreeSet<&Domain> = storing.map(|member| &member.domain).collect();
+    if config.replicas() > hosts.len() {
+        tracing::warn!(
+            replicas = config.replicas(),
+            hosts = hosts.len(),
+            "there are fewer hosts than copies of a region: the loss of one host can lose several copies at once"
+        );
+    }
+}
