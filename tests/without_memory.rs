@@ -29,12 +29,24 @@ impl Written {
     /// Starts the machines, each as if it were in a program of its own.
     fn start(&self) -> [Cluster; 3] {
         let start = |id| {
-            let machine = MachineId::new(id).unwrap();
             let path = self.0.clone();
-            std::thread::spawn(move || Cluster::join(path, machine).start().unwrap())
+            std::thread::spawn(move || join(path, id).unwrap())
         };
         [1, 2, 3].map(start).map(|started| started.join().unwrap())
     }
+
+    /// Returns the number of files of shared memory of the cluster.
+    fn memory_files(&self) -> usize {
+        let name = self.0.file_stem().unwrap().to_str().unwrap();
+        let name = name.strip_prefix("farm-").unwrap();
+        let files = std::fs::read_dir("/dev/shm").unwrap().flatten();
+        let files = files.filter(|file| file.file_name().to_string_lossy().ends_with(name));
+        files.count()
+    }
+}
+
+fn join(path: PathBuf, id: u16) -> farm::Result<Cluster> {
+    Cluster::join(path, MachineId::new(id).unwrap()).start()
 }
 
 impl Drop for Written {
@@ -223,6 +235,71 @@ fn a_machine_without_memory_leaves_and_the_others_continue() {
                 Ok::<_, Error>(())
             })
             .unwrap();
+    }
+    first.stop().unwrap();
+    second.stop().unwrap();
+}
+
+/// The machine is started again after it has left, several times. It finds what was stored before and meanwhile, changes it, and
+/// the others find its changes. A start leaves no memory behind.
+#[test]
+fn a_machine_without_memory_comes_back() {
+    let written = Written::new("comes-back");
+    let [first, second, last] = written.start();
+    let counts: Table<u64, u64> = first.create_table("counts", 100).unwrap();
+    last.stop().unwrap();
+    for round in 1..=4u64 {
+        // Meanwhile the first machine allocates regions that the third does not know, and an epoch ends.
+        first
+            .block_on(async |farm| {
+                let pointers = farm.transact(async |tx| alloc(tx, true).await).await?;
+                let large: Table<u64, [u64; 4]> =
+                    first.create_table(&format!("large-{round}"), 20_000)?;
+                large.insert(&farm, round, [round; 4]).await?;
+                farm.transact(async |tx| {
+                    for pointer in &pointers {
+                        let object = tx.raw().read_pointer(*pointer).await?;
+                        tx.raw().free(object).await?;
+                    }
+                    Ok(())
+                })
+                .await?;
+                counts.put(&farm, 0, round).await
+            })
+            .unwrap();
+        let last = join(written.0.clone(), 3).unwrap();
+        let same: Table<u64, u64> = last.open_table("counts").unwrap();
+        last.block_on(async |farm| {
+            for earlier in 1..=round {
+                let large: Table<u64, [u64; 4]> = last.open_table(&format!("large-{earlier}"))?;
+                assert_eq!(large.get(&farm, earlier).await?, Some([earlier; 4]));
+            }
+            assert_eq!(same.get(&farm, 0).await?, Some(round));
+            let add = async |tx: Tx<'_>| {
+                for key in 1..50 {
+                    let before = same.get_or_default(tx, key).await?;
+                    same.put(tx, key, before + 1).await?;
+                }
+                Ok(())
+            };
+            farm.transact(add).await
+        })
+        .unwrap();
+        second
+            .block_on(async |farm| {
+                let same: Table<u64, u64> = second.open_table("counts")?;
+                for key in 1..50 {
+                    assert_eq!(same.get(&farm, key).await?, Some(round));
+                }
+                Ok::<_, Error>(())
+            })
+            .unwrap();
+        last.stop().unwrap();
+    }
+    let files = written.memory_files();
+    for _ in 0..3 {
+        join(written.0.clone(), 3).unwrap().stop().unwrap();
+        assert_eq!(written.memory_files(), files, "a start left memory behind");
     }
     first.stop().unwrap();
     second.stop().unwrap();

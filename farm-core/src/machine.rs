@@ -2,6 +2,7 @@
 //! [`Worker::turn`]. A process is usually one machine. A process may also run several machines, for
 //! tests, examples and embedding, through the same code.
 
+mod admission;
 mod fabric;
 mod manager;
 mod pages;
@@ -9,6 +10,7 @@ mod sizing;
 mod spare;
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -20,8 +22,8 @@ use crate::config::{Config, ConfigError, MachineConfig};
 use crate::control::Control;
 use crate::fabric::verbs::{DevicePlace, SecretError, VerbsError};
 use crate::fabric::{
-    ArenaConfig, ConnectError, Departed, Departure, ExportError, Exporter, FabricMachine,
-    FabricStartError, Patience, PeerOffer, Reporter,
+    ArenaConfig, Capability, ConnectError, Departed, Departure, ExportError, Exporter,
+    FabricMachine, FabricStartError, Patience, PeerOffer, Reporter,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
@@ -36,6 +38,7 @@ use crate::ring::RecordIntegrity;
 use crate::time::Clock;
 use crate::worker::{Idle, IdlePolicy, Idler, Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 
+use admission::Admit;
 pub use fabric::fabric_config;
 use manager::{config_store, make_manager};
 use pages::Pages;
@@ -164,6 +167,16 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
+/// The machines that a machine has connected to.
+struct Met {
+    /// All machines, this one included.
+    peers: Vec<LinkPeer>,
+    /// The segments that this machine exports for them.
+    segments: BTreeMap<MachineId, Capability>,
+    /// Whether they ran before, so that this machine joins them.
+    runs: bool,
+}
+
 /// A running machine. Dropping it stops the machine.
 pub struct Machine {
     id: MachineId,
@@ -198,12 +211,16 @@ impl Machine {
             .map_err(ExportError::from)?;
         let store = config_store(config, id)?;
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
-        let peers = Self::meet(config, id, workers, &mut fabric, patience.into())?;
+        let met = Self::meet(config, id, workers, &mut fabric, patience.into())?;
+        let peers = met.peers;
         let exporter = fabric.exporter();
         let spare = spare(config, id, &exporter);
         let mut manager = make_manager(config, id, &exporter, &peers, store)
             .inspect_err(|error| fabric.fail(&error.to_string()))?;
         let store = Arc::new(make_store(config, id, exporter.boot(), spare.clone()));
+        if met.runs {
+            store.map().begin_joining();
+        }
         let control = Arc::new(Control::default());
         let mut machine = Self {
             id,
@@ -222,12 +239,28 @@ impl Machine {
         for index in 0..workers {
             let started =
                 machine.start_worker(config, index, &peers, &attach, &last, manager.take());
-            started.inspect_err(|error| {
-                machine.control.stop();
-                machine.fabric.fail(&error.to_string());
-            })?;
+            started.inspect_err(|error| machine.fail_to_start(&error.to_string()))?;
         }
+        let admitted = machine.admit(config, met.segments);
+        admitted.inspect_err(|error| machine.fail_to_start(&error.to_string()))?;
         Ok(machine)
+    }
+
+    fn fail_to_start(&self, why: &str) {
+        self.control.stop();
+        self.fabric.fail(why);
+    }
+
+    /// Lets machines without memory connect that were started again. `segments` are those exported for the connected machines.
+    fn admit(
+        &mut self,
+        config: &Config,
+        segments: BTreeMap<MachineId, Capability>,
+    ) -> Result<(), MachineError> {
+        let (exporter, control) = (self.exporter.clone(), Arc::clone(&self.control));
+        let own = (self.inboxes.clone(), segments);
+        let admit = Admit::new(config, self.id, exporter, control, own);
+        Ok(self.fabric.admit(Box::new(admit))?)
     }
 
     fn meet(
@@ -236,7 +269,7 @@ impl Machine {
         workers: usize,
         fabric: &mut FabricMachine,
         patience: Patience<'_>,
-    ) -> Result<Vec<LinkPeer>, MachineError> {
+    ) -> Result<Met, MachineError> {
         let (format, pages) = (ring_format(config), Pages::of(config));
         let mut segments = Vec::with_capacity(config.machines.len());
         for machine in &config.machines {
@@ -279,7 +312,12 @@ impl Machine {
                 theirs,
             });
         }
-        Ok(peers)
+        let segments = segments.iter();
+        Ok(Met {
+            peers,
+            segments: segments.map(|segment| (segment.0, segment.3)).collect(),
+            runs: met.iter().any(|peer| peer.runs),
+        })
     }
 
     fn start_worker(
@@ -326,6 +364,7 @@ impl Machine {
         };
         let policy = idle_policy(config, self.id);
         let core = core_of(config, self.id, index);
+        let boot = self.exporter.boot();
         let (control, attach) = (Arc::clone(&self.control), Arc::clone(attach));
         let last = Arc::clone(last);
         let thread = std::thread::Builder::new()
@@ -341,6 +380,9 @@ impl Machine {
                 // Dropped before the worker, whose drop tells those who wait why it has stopped.
                 let _reason = StopOnPanic(Arc::clone(&control), me);
                 attach(&mut worker);
+                if me.worker == WorkerId::FIRST && !worker.store().map().is_complete() {
+                    worker.join(boot);
+                }
                 run(&mut worker, policy, &control);
             })
             .map_err(MachineError::Thread)?;

@@ -81,6 +81,7 @@ pub use geometry::Geometry;
 pub use rebuild::Mismatch;
 pub use reclassify::Cut;
 pub use region::choose_region_id;
+pub(crate) use region::ring_distance;
 pub use replicas::{Difference, compare_replicas};
 pub use run::Block;
 pub use slab::{Reserved, Slab};

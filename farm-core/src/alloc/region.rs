@@ -15,7 +15,7 @@ use crate::region::placement::{Placement, Segment};
 const POSITIONS: u32 = 1 << POSITION_BITS;
 
 /// Returns the shorter distance between the positions of two regions on one ring, or `None` if their rings differ.
-pub(super) fn ring_distance(a: RegionId, b: RegionId) -> Option<u32> {
+pub(crate) fn ring_distance(a: RegionId, b: RegionId) -> Option<u32> {
     let forward = a.position().wrapping_sub(b.position()) % POSITIONS;
     (a.ring() == b.ring()).then(|| forward.min((POSITIONS - forward) % POSITIONS))
 }

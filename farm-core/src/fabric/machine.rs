@@ -3,7 +3,9 @@
 use super::handshake::Reporter;
 use super::shm::{self, ShmConfig, ShmMachine};
 use super::verbs::{VerbsConfig, VerbsError, VerbsExporter, VerbsMachine, VerbsStartError};
-use super::{ArenaConfig, Capability, ConnectError, Departed, Endpoint, Patience, PeerOffer};
+use super::{
+    Admission, ArenaConfig, Capability, ConnectError, Departed, Endpoint, Patience, PeerOffer,
+};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{MappingError, Memory};
 
@@ -82,6 +84,22 @@ impl FabricMachine {
             Self::Shm(machine) => machine.connect(machines, offer, patience),
             Self::Verbs(machine) => machine.connect(machines, offer, patience),
         }
+    }
+
+    /// Sets which machines may connect to this connected machine from now on. Until it is set, all callers are refused, or get
+    /// no answer.
+    ///
+    /// # Errors
+    /// [`ConnectError::Socket`].
+    ///
+    /// # Panics
+    /// If this machine has not connected.
+    pub fn admit(&mut self, admission: Box<dyn Admission>) -> Result<(), ConnectError> {
+        match self {
+            Self::Shm(machine) => machine.admit(admission),
+            Self::Verbs(machine) => machine.admit(admission)?,
+        }
+        Ok(())
     }
 
     /// Returns the peers whose connections have ended, in the order in which this machine noticed
@@ -163,6 +181,14 @@ impl Exporter {
         match self {
             Self::Shm(exporter) => exporter.boot(),
             Self::Verbs(exporter) => exporter.boot(),
+        }
+    }
+
+    /// Removes exported memory: peers cannot import it any more.
+    pub fn withdraw(&self, capability: &Capability) {
+        match self {
+            Self::Shm(exporter) => exporter.withdraw(capability),
+            Self::Verbs(exporter) => exporter.withdraw(capability),
         }
     }
 

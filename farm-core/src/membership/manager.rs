@@ -4,8 +4,8 @@
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | nothing under way | a region is to be recorded | a configuration with all such regions is being stored |
-//! | storing | the store has it | all machines are being told |
+//! | nothing under way | a region, or the new start of a member, is to be recorded | a configuration with all of them is being stored |
+//! | storing | the store has it | all machines are being told of its new regions, if it has any |
 //! | storing | the store refuses it | nothing under way; the regions are refused |
 //! | telling | all machines have answered | the regions are recorded; the next ones are stored |
 
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::configuration::{Configuration, RegionReplicas, Replica, ReplicaState};
 use super::writer::{ConfigWriter, WriteError};
-use crate::ids::RegionId;
+use crate::ids::{MachineId, RegionId};
 use crate::region::map::Replicas;
 
 /// How far a region is recorded.
@@ -42,6 +42,8 @@ pub struct Manager {
     writer: Box<dyn ConfigWriter>,
     /// Regions to be recorded, in order of their ids.
     queued: BTreeMap<RegionId, Replicas>,
+    /// Numbers of members' new starts, to be recorded.
+    started: BTreeMap<MachineId, u64>,
     /// The configuration that is being stored.
     storing: Option<Configuration>,
     /// Regions that are being stored, or of which machines are being told.
@@ -58,6 +60,7 @@ impl Manager {
             configuration,
             writer: Box::new(writer),
             queued: BTreeMap::new(),
+            started: BTreeMap::new(),
             storing: None,
             under_way: Vec::new(),
             refused: BTreeMap::new(),
@@ -92,9 +95,28 @@ impl Manager {
         }
     }
 
+    /// Handles that a member has been started again, with the number `boot`. The caller repeats it until the answer is final.
+    pub(crate) fn record_start(&mut self, machine: MachineId, boot: u64) -> Recorded {
+        match self.configuration.member(machine) {
+            None => Recorded::No(format!("machine {machine} is not a member")),
+            Some(member) if member.stores => Recorded::No(format!(
+                "machine {machine} stores memory, which cannot be recovered yet"
+            )),
+            Some(member) if member.boot == boot => Recorded::Yes,
+            Some(_) => {
+                let storing = self.storing.as_ref().and_then(|next| next.member(machine));
+                if storing.is_none_or(|member| member.boot != boot) {
+                    self.started.insert(machine, boot);
+                }
+                Recorded::NotYet
+            }
+        }
+    }
+
     /// Does what can be done now. Returns what the worker has to do.
     pub(crate) fn step(&mut self) -> Option<Duty> {
-        if self.storing.is_none() && self.under_way.is_empty() && !self.queued.is_empty() {
+        let waiting = !self.queued.is_empty() || !self.started.is_empty();
+        if self.storing.is_none() && self.under_way.is_empty() && waiting {
             self.store_queued();
         }
         let stored = self.storing.as_ref().and_then(|_| self.writer.poll())?;
@@ -102,7 +124,8 @@ impl Manager {
         match stored {
             Ok(()) => {
                 self.configuration = next;
-                Some(Duty::Tell(self.under_way.clone()))
+                let told = !self.under_way.is_empty();
+                told.then(|| Duty::Tell(self.under_way.clone()))
             }
             Err(WriteError::Lost) => Some(Duty::Stop(
                 "another process has changed the configuration of this cluster".into(),
@@ -128,6 +151,10 @@ impl Manager {
     fn store_queued(&mut self) {
         let mut next = self.configuration.next(false);
         let since = next.version.id;
+        let started = std::mem::take(&mut self.started);
+        for member in &mut next.members {
+            member.boot = started.get(&member.machine).copied().unwrap_or(member.boot);
+        }
         while self.under_way.len() < self.most_told
             && let Some((region, replicas)) = self.queued.pop_first()
         {
@@ -255,6 +282,31 @@ mod tests {
         manager.record(region(3), replicas);
         store.0.lock().unwrap().1.push_back(Err(WriteError::Lost));
         assert!(matches!(manager.step(), Some(Duty::Stop(_))));
+    }
+
+    #[test]
+    fn a_new_start_of_a_member_without_memory_is_recorded_without_telling_anyone() {
+        let (mut manager, store) = manager();
+        manager.configuration.members[2].stores = false;
+        let refused = |recorded: Recorded| matches!(recorded, Recorded::No(_));
+        assert!(refused(manager.record_start(machine(9), 5)));
+        assert!(refused(manager.record_start(machine(2), 5)), "it stores");
+        assert_eq!(manager.record_start(machine(3), 5), Recorded::NotYet);
+        assert_eq!(manager.step(), None);
+        assert_eq!(manager.record_start(machine(3), 5), Recorded::NotYet);
+        store.0.lock().unwrap().1.extend([Ok(()), Ok(())]);
+        assert_eq!(manager.step(), None);
+        assert_eq!(manager.record_start(machine(3), 5), Recorded::Yes);
+        // It is recorded together with regions.
+        let replicas = Replicas::one(machine(2));
+        manager.record_start(machine(3), 6);
+        manager.record(region(1), replicas);
+        assert_eq!(
+            manager.step(),
+            Some(Duty::Tell(vec![(region(1), replicas)]))
+        );
+        assert_eq!(manager.record_start(machine(3), 6), Recorded::Yes);
+        assert_eq!(store.0.lock().unwrap().0.len(), 2);
     }
 
     #[test]

@@ -101,6 +101,11 @@ impl SegmentLayout {
         index * self.format.ring_bytes
     }
 
+    /// Returns the number of logs.
+    pub fn logs(&self) -> usize {
+        self.logs
+    }
+
     /// Returns the offset of a log.
     pub fn log(&self, index: usize) -> usize {
         self.ring(self.rings) + index * self.format.log_bytes
@@ -151,16 +156,30 @@ pub(crate) struct IncomingLog {
     pub(crate) lost: bool,
 }
 
+/// The rings and logs between a worker and the workers of another machine.
+pub(crate) struct PeerLinks {
+    pub(crate) out: RingSender,
+    pub(crate) credits: Vec<ReplyCredits>,
+    pub(crate) incoming: Vec<Incoming>,
+    pub(crate) log_out: LogSender,
+    pub(crate) logs_in: Vec<IncomingLog>,
+}
+
 /// All rings of one worker.
 pub struct Links {
+    worker: WorkerId,
+    /// Number of workers of this machine.
+    workers: usize,
+    format: RingFormat,
     /// The machines in ascending order, with their numbers of workers.
     pub(crate) machines: Vec<(MachineId, usize)>,
-    /// Rings to other machines, in the order of `machines`; `None` for the own machine.
+    /// Rings to other machines, in the order of `machines`; `None` for the own machine, and for machines without a
+    /// connection.
     pub(crate) out: Vec<Option<RingSender>>,
     /// Rings to the workers of this machine.
     pub(crate) within: Vec<RingSender>,
     pub(crate) incoming: Vec<Incoming>,
-    /// Credits for reply space, by machine in the order of `machines`, then worker.
+    /// Credits for reply space, by machine in the order of `machines`, then worker. None for machines without a connection.
     pub(crate) credits: Vec<Vec<ReplyCredits>>,
     /// Logs in other machines, in the order of `machines`; `None` for the own machine.
     pub(crate) logs_out: Vec<Option<LogSender>>,
@@ -199,16 +218,10 @@ impl Links {
             .iter()
             .find(|peer| peer.machine == own)
             .expect("the list of peers must include this machine itself");
-        let ring = Capacity::new(format.ring_bytes as u64)?;
-        let mut wiring = Wiring {
-            endpoint,
+        let mut links = Links {
             worker,
             workers: me.workers,
             format,
-            ring,
-            log: Capacity::new(format.log_bytes as u64)?,
-        };
-        let mut links = Links {
             machines: peers
                 .iter()
                 .map(|peer| (peer.machine, peer.workers))
@@ -222,20 +235,48 @@ impl Links {
             own_log: None,
         };
         for peer in peers {
-            let theirs = wiring.endpoint.import(&peer.theirs)?;
-            // A ring between two workers of one machine carries replies to only one worker.
-            let sharers = if peer.machine == own { 1 } else { me.workers };
-            let credits = (0..peer.workers).map(|_| ReplyCredits::new(ring, sharers));
-            links.credits.push(credits.collect::<Result<_, _>>()?);
             if peer.machine == own {
                 links.out.push(None);
                 links.logs_out.push(None);
+                let theirs = endpoint.import(&peer.theirs)?;
+                let mut wiring = links.wiring(endpoint)?;
+                // A ring between two workers of one machine carries replies to only one worker.
+                links.credits.push(wiring.credits(peer.workers, 1)?);
                 wiring.within(&mut links, peer, theirs)?;
             } else {
-                wiring.peer(&mut links, peer, theirs)?;
+                let made = links.peer(endpoint, peer)?;
+                links.out.push(Some(made.out));
+                links.credits.push(made.credits);
+                links.incoming.extend(made.incoming);
+                links.logs_out.push(Some(made.log_out));
+                links.logs_in.extend(made.logs_in);
             }
         }
         Ok(links)
+    }
+
+    /// Wires the rings and logs between this worker and a machine that has connected.
+    ///
+    /// # Errors
+    /// [`LinkError`] when the peer's segment cannot be imported or a ring cannot be created.
+    pub(crate) fn peer(
+        &self,
+        endpoint: &mut Endpoint,
+        peer: &LinkPeer,
+    ) -> Result<PeerLinks, LinkError> {
+        let theirs = endpoint.import(&peer.theirs)?;
+        self.wiring(endpoint)?.peer(peer, theirs)
+    }
+
+    fn wiring<'a>(&self, endpoint: &'a mut Endpoint) -> Result<Wiring<'a>, LinkError> {
+        Ok(Wiring {
+            endpoint,
+            worker: self.worker,
+            workers: self.workers,
+            format: self.format,
+            ring: Capacity::new(self.format.ring_bytes as u64)?,
+            log: Capacity::new(self.format.log_bytes as u64)?,
+        })
     }
 }
 
@@ -331,23 +372,23 @@ impl Wiring<'_> {
         Ok(())
     }
 
-    fn peer(
-        &mut self,
-        links: &mut Links,
-        peer: &LinkPeer,
-        segment: RemoteMemory,
-    ) -> Result<(), LinkError> {
+    fn credits(&self, workers: usize, sharers: usize) -> Result<Vec<ReplyCredits>, LinkError> {
+        let credits = (0..workers).map(|_| ReplyCredits::new(self.ring, sharers));
+        Ok(credits.collect::<Result<_, _>>()?)
+    }
+
+    fn peer(&mut self, peer: &LinkPeer, segment: RemoteMemory) -> Result<PeerLinks, LinkError> {
         let (n, own) = (self.workers, self.worker.index());
         let ours = SegmentLayout::between(self.format, n, peer.workers);
         let theirs = SegmentLayout::between(self.format, peer.workers, n);
         let poller = own % peer.workers;
-        links.out.push(Some(self.sender(Outgoing {
+        let out = self.sender(Outgoing {
             segment,
             at: theirs.ring(own),
             capacity: self.ring,
             head: peer.ours.window(ours.head(own), LINE_BYTES),
             poller,
-        })?));
+        })?;
         let log = Outgoing {
             segment,
             at: theirs.log(own),
@@ -355,14 +396,12 @@ impl Wiring<'_> {
             head: peer.ours.window(ours.log_head(own), LINE_BYTES),
             poller,
         };
-        links.logs_out.push(Some(LogSender::new(
-            log.config(0, self.format.integrity),
-            self.endpoint,
-        )?));
+        let log_out = LogSender::new(log.config(0, self.format.integrity), self.endpoint)?;
+        let (mut incoming, mut logs_in) = (Vec::new(), Vec::new());
         for sender in (0..peer.workers).filter(|sender| sender % n == own) {
             let buffer = peer.ours.window(ours.ring(sender), self.format.ring_bytes);
             let ring = self.receiver(buffer, segment, theirs.head(sender), sender, None)?;
-            links.incoming.push(Incoming {
+            incoming.push(Incoming {
                 machine: peer.machine,
                 sender: worker_id(sender),
                 ring,
@@ -370,13 +409,19 @@ impl Wiring<'_> {
             let buffer = peer.ours.window(ours.log(sender), self.format.log_bytes);
             let kept = KeptState::new(peer.ours.window(ours.log_state(sender), LINE_BYTES));
             let at = theirs.log_head(sender);
-            links.logs_in.push(IncomingLog {
+            logs_in.push(IncomingLog {
                 from: WorkerRef::new(peer.machine, worker_id(sender)),
                 ring: self.receiver(buffer, segment, at, sender, Some(kept))?,
                 lost: false,
             });
         }
-        Ok(())
+        Ok(PeerLinks {
+            out,
+            credits: self.credits(peer.workers, n)?,
+            incoming,
+            log_out,
+            logs_in,
+        })
     }
 }
 

@@ -11,7 +11,7 @@
 mod links;
 mod outgoing;
 
-pub(crate) use links::IncomingLog;
+pub(crate) use links::{IncomingLog, PeerLinks};
 pub use links::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
 pub use outgoing::MessageCounters;
 pub(crate) use outgoing::{Garbage, Messaging, Taken};

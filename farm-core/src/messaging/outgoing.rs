@@ -5,10 +5,11 @@ use std::collections::VecDeque;
 
 use slab::Slab;
 
-use super::{CallError, Links, MessageId, ReplyCont, Request};
+use super::links::Incoming;
+use super::{CallError, LinkError, LinkPeer, Links, MessageId, PeerLinks, ReplyCont, Request};
 use crate::fabric::Endpoint;
 use crate::ids::{MachineId, WorkerId, WorkerRef};
-use crate::ring::{Header, Kind, RingError, SendError};
+use crate::ring::{Header, Kind, ReplyCredits, RingError, RingSender, SendError};
 use crate::time::Nanos;
 use crate::{marks, mutants};
 
@@ -132,7 +133,8 @@ impl Messaging {
     ) -> Result<(), CallError> {
         let ring = match &mut self.links.out[index] {
             Some(ring) => ring,
-            None => &mut self.links.within[to.worker.index()],
+            None if to.machine == self.me.machine => &mut self.links.within[to.worker.index()],
+            None => return Err(CallError::PeerLost(to.machine)),
         };
         match ring.try_send(endpoint, header, body) {
             Ok(()) => Ok(()),
@@ -179,16 +181,16 @@ impl Messaging {
         cont: ReplyCont,
     ) -> Result<u64, CallError> {
         let index = self.machine_index(to)?;
-        let most = self
-            .max_body
-            .min(self.links.credits[index][to.worker.index()].max_body_bytes() as usize);
+        let credits = self.links.credits[index].get_mut(to.worker.index());
+        let credits = credits.ok_or(CallError::PeerLost(to.machine))?;
+        let most = self.max_body.min(credits.max_body_bytes() as usize);
         if most_reply > most {
             return Err(CallError::TooLarge {
                 bytes: most_reply,
                 most,
             });
         }
-        if !self.links.credits[index][to.worker.index()].try_take(most_reply, prompt) {
+        if !credits.try_take(most_reply, prompt) {
             marks::mark("message: reply credits exhausted");
             self.counters.busy += 1;
             return Err(CallError::Busy);
@@ -209,7 +211,13 @@ impl Messaging {
         let call = self.calls.remove(call_index(token));
         let index = self.machine_index(call.to);
         let index = index.expect("the worker of a pending call exists");
-        self.links.credits[index][call.to.worker.index()].give(call.reserved);
+        self.give_credit(index, call.to.worker, call.reserved);
+    }
+
+    fn give_credit(&mut self, index: usize, worker: WorkerId, bytes: usize) {
+        if let Some(credits) = self.links.credits[index].get_mut(worker.index()) {
+            credits.give(bytes);
+        }
     }
 
     /// Sends a request and reserves room for a reply of `most_reply` bytes.
@@ -436,7 +444,7 @@ impl Messaging {
                             .machine_index(to)
                             .expect("the worker of a pending call exists");
                         if !mutants::is_on("reply credit not given back") {
-                            self.links.credits[index][to.worker.index()].give(reserved);
+                            self.give_credit(index, to.worker, reserved);
                         }
                         Ok(Taken::Reply(cont))
                     }
@@ -449,9 +457,36 @@ impl Messaging {
         }
     }
 
-    /// Removes the calls, deferred replies and incoming rings of a lost machine. Appends the
-    /// continuations of the calls to `lost`.
-    pub(crate) fn calls_to(&mut self, machine: MachineId, lost: &mut Vec<ReplyCont>) {
+    /// Wires the rings between this worker and a machine that has connected.
+    pub(crate) fn wire(
+        &self,
+        endpoint: &mut Endpoint,
+        peer: &LinkPeer,
+    ) -> Result<PeerLinks, LinkError> {
+        self.links.peer(endpoint, peer)
+    }
+
+    /// Adds the rings of the machine at this index, which has none.
+    pub(crate) fn link(
+        &mut self,
+        index: usize,
+        out: RingSender,
+        credits: Vec<ReplyCredits>,
+        incoming: Vec<Incoming>,
+    ) {
+        self.links.out[index] = Some(out);
+        self.links.credits[index] = credits;
+        self.links.incoming.extend(incoming);
+    }
+
+    /// Returns whether this worker has rings to the machine at this index.
+    pub(crate) fn is_linked(&self, index: usize) -> bool {
+        self.links.out[index].is_some()
+    }
+
+    /// Removes the calls, deferred replies and rings of a machine whose connection has ended. Appends the continuations of the
+    /// calls to `lost`.
+    pub(crate) fn unlink(&mut self, machine: MachineId, lost: &mut Vec<ReplyCont>) {
         self.calls.retain(|_, call| {
             let keep = call.to.machine != machine;
             if !keep {
@@ -460,9 +495,13 @@ impl Messaging {
             keep
         });
         self.deferred.retain(|reply| reply.to.machine != machine);
-        self.links
-            .incoming
-            .retain(|incoming| incoming.machine != machine);
+        let links = &mut self.links;
+        links.incoming.retain(|ring| ring.machine != machine);
+        let index = links.machines.iter().position(|one| one.0 == machine);
+        if let Some(index) = index {
+            links.out[index] = None;
+            links.credits[index].clear();
+        }
     }
 
     /// Returns whether a deferred reply is not sent yet.

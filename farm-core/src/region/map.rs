@@ -6,11 +6,12 @@
 //! address in a region that the map does not know is the address of no object.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
+use crate::alloc::ring_distance;
 use crate::ids::{MachineId, RegionId};
 use crate::limits::MAX_REPLICAS;
 
@@ -84,9 +85,26 @@ pub struct RegionMap {
     own: Mutex<Own>,
     /// Length of `own.unrecorded`.
     unrecorded: AtomicUsize,
+    /// Whether regions may be missing that were recorded before this machine joined.
+    incomplete: AtomicBool,
 }
 
 impl RegionMap {
+    /// Returns whether every region is in the map that was recorded before now. It is not while the machine joins a cluster.
+    pub fn is_complete(&self) -> bool {
+        !self.incomplete.load(Ordering::Acquire)
+    }
+
+    /// Records that regions may be missing, because this machine joins a cluster.
+    pub fn begin_joining(&self) {
+        self.incomplete.store(true, Ordering::Release);
+    }
+
+    /// Records that all regions are in the map.
+    pub(crate) fn complete(&self) {
+        self.incomplete.store(false, Ordering::Release);
+    }
+
     /// Returns the replicas of a region, if it is recorded.
     #[inline]
     pub fn lookup(&self, region: RegionId) -> Option<Replicas> {
@@ -102,6 +120,22 @@ impl RegionMap {
         let mut all: Vec<_> = all.collect();
         all.sort_unstable_by_key(|one| one.0);
         all
+    }
+
+    /// Returns the replicas of the recorded region of `primary` that is closest to `region` on its virtual ring.
+    pub(crate) fn closest_of_group(
+        &self,
+        region: RegionId,
+        primary: MachineId,
+    ) -> Option<Replicas> {
+        let recorded = self.recorded.load();
+        let mates = recorded
+            .iter()
+            .filter(|(_, replicas)| replicas.primary() == primary);
+        let distances =
+            mates.filter_map(|(mate, replicas)| Some((ring_distance(region, *mate)?, *replicas)));
+        let closest = distances.min_by_key(|(distance, _)| *distance);
+        closest.map(|(_, replicas)| replicas)
     }
 
     /// Records regions that the configuration has. Other machines may not know them yet.

@@ -164,12 +164,27 @@ impl Store {
         &self.map
     }
 
-    /// Returns the machines that may store copies of a new region of this machine, those first that are to.
+    /// Returns the machines that may store copies of a new region of this machine, those first that are to: the backups of the
+    /// region's hint group, then those that hashing proposes, in different failure domains.
+    ///
+    /// A hint group is what one machine stores on one virtual ring: a region near another one is on the same ring. Objects that
+    /// were allocated near each other then have their replicas on the same machines (`FaRM'14 §3.3`), also where a backup without
+    /// memory was replaced when the group's first region was made.
     pub(crate) fn propose_backups(&self, region: RegionId) -> impl Iterator<Item = MachineId> {
         let machines = self.placement.machines();
         let ring: Vec<MachineId> = self.placement.replicas(region, machines).collect();
         let domains = &self.replication.domains;
-        spread(&ring, |id| domains.get(&id)).into_iter().skip(1)
+        let hashed = spread(&ring, |id| domains.get(&id)).into_iter().skip(1);
+        let mut proposed = self
+            .map
+            .closest_of_group(region, ring[0])
+            .map_or(Vec::new(), |group| group.backups().to_vec());
+        for machine in hashed {
+            if !proposed.contains(&machine) {
+                proposed.push(machine);
+            }
+        }
+        proposed.into_iter()
     }
 
     /// Returns whether regions are placed on this machine. A machine without memory of its own stores nothing.
@@ -349,4 +364,57 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex
         .lock()
         .expect("no thread panics while it holds the lock of the region store")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::region::map::Replicas;
+
+    #[test]
+    fn a_region_has_the_backups_of_its_hint_group() {
+        let machines: Vec<MachineId> = (1..=5).filter_map(MachineId::new).collect();
+        let placement = Placement::new(&machines);
+        let local = machines[0];
+        let config = BlockConfig {
+            block_bytes: 4096,
+            region_bytes: 16 * 4096,
+            per_machine_bytes: 0,
+            seed: 1,
+        };
+        let memory = |bytes| -> Result<(Memory, Capability), ExportError> {
+            panic!("no region of {bytes} bytes is made")
+        };
+        let store = Store::new(config, local, placement.clone(), 1, memory);
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
+        let mut known = Vec::new();
+        let mut near = |near: Option<RegionId>| {
+            let made =
+                choose_region_id(&placement, local, near, |id| known.contains(&id), &mut rng);
+            known.extend(made);
+            made.unwrap()
+        };
+        let first = near(None);
+        let hashed: Vec<MachineId> = store.propose_backups(first).collect();
+        assert_eq!(hashed.len(), 4);
+        // The first backup had no memory, so the second one and the last have the copies.
+        let replaced = [local, hashed[1], hashed[3]];
+        store
+            .map
+            .record(&[(first, Replicas::new(replaced).unwrap())]);
+        let next = near(Some(first));
+        let expected = [hashed[1], hashed[3], hashed[0], hashed[2]];
+        assert!(store.propose_backups(next).eq(expected));
+        // Another ring, and another machine's regions of this ring, are other groups.
+        let mut others = std::iter::repeat_with(|| near(None));
+        let other = others.find(|id| id.ring() != first.ring()).unwrap();
+        let of_other: Vec<MachineId> = store.propose_backups(other).collect();
+        let hashed = placement.replicas(other, 5).skip(1);
+        assert!(of_other.iter().copied().eq(hashed));
+        let foreign = placement.segment(first.ring(), machines[1]).unwrap();
+        let foreign = RegionId::new(first.ring(), foreign.position(0)).unwrap();
+        let replicas = Replicas::new([machines[1], machines[4]]).unwrap();
+        store.map.record(&[(foreign, replicas)]);
+        assert!(store.propose_backups(next).eq(expected));
+    }
 }

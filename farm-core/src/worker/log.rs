@@ -103,9 +103,12 @@ pub struct LogCounters {
 
 /// The logs of one worker.
 pub(super) struct Logs {
-    /// Logs at other machines, in the order of the cluster's machines.
+    /// The machine of this worker.
+    machine: MachineId,
+    /// Logs at other machines, in the order of the cluster's machines; `None` for machines without a connection.
     out: Vec<Option<LogSender>>,
-    incoming: Vec<IncomingLog>,
+    /// The logs that this worker polls; `None` for those of machines that have departed, when nothing in them is needed.
+    incoming: Vec<Option<IncomingLog>>,
     own: Option<OwnLog>,
     handler: Option<LogHandler>,
     /// Continuations that wait for the acknowledgement of a write.
@@ -114,10 +117,14 @@ pub(super) struct Logs {
 }
 
 impl Logs {
-    pub(super) fn new(links: &mut Links, operations: usize) -> Self {
+    pub(super) fn new(machine: MachineId, links: &mut Links, operations: usize) -> Self {
         Self {
+            machine,
             out: std::mem::take(&mut links.logs_out),
-            incoming: std::mem::take(&mut links.logs_in),
+            incoming: std::mem::take(&mut links.logs_in)
+                .into_iter()
+                .map(Some)
+                .collect(),
             own: links.own_log.take(),
             handler: None,
             acks: slab::Slab::with_capacity(operations),
@@ -128,7 +135,8 @@ impl Logs {
     /// Returns whether the worker must still report the head of a log to its writer. No event wakes the worker to send
     /// the report, so it must poll.
     pub(super) fn must_poll(&self) -> bool {
-        self.incoming.iter().any(|log| log.ring.owes_report())
+        let mut incoming = self.incoming.iter().flatten();
+        incoming.any(|log| log.ring.owes_report())
     }
 
     pub(super) fn reserved_bytes(&self) -> u64 {
@@ -146,19 +154,39 @@ impl Logs {
     pub(super) fn carried(&self) -> (u64, u64) {
         let own = self.own.as_ref().map_or((0, 0), OwnLog::carried);
         let sent: u64 = self.out.iter().flatten().map(LogSender::tail).sum();
-        let freed: u64 = self.incoming.iter().map(|log| log.ring.head()).sum();
+        let incoming = self.incoming.iter().flatten();
+        let freed: u64 = incoming.map(|log| log.ring.head()).sum();
         (sent + own.0, freed + own.1)
     }
 
-    /// Stops taking records from the logs of a lost machine.
-    pub(super) fn mark_lost(&mut self, machine: MachineId) {
-        let logs = self.incoming.iter_mut();
-        logs.filter(|log| log.from.machine == machine)
-            .for_each(|log| log.lost = true);
+    /// Adds the logs between this worker and the machine at this place.
+    pub(super) fn link(&mut self, place: usize, out: LogSender, incoming: Vec<IncomingLog>) {
+        self.out[place] = Some(out);
+        // Never the number of an earlier log, which layers may still use.
+        self.incoming.extend(incoming.into_iter().map(Some));
+    }
+
+    /// Drops the log at the machine at this place, and takes no more records from its logs.
+    pub(super) fn unlink(&mut self, place: usize, machine: MachineId) {
+        self.out[place] = None;
+        for log in &mut self.incoming {
+            if let Some(log) = log.as_mut().filter(|log| log.from.machine == machine) {
+                log.lost = true;
+            }
+            drop_if_done(log);
+        }
+    }
+
+    fn incoming(&self, log: LogId) -> &IncomingLog {
+        let log = self.incoming[log.index()].as_ref();
+        log.expect("a log whose records are needed exists")
     }
 
     fn sender(&mut self, machine: usize, to: MachineId) -> Result<&mut LogSender, CallError> {
-        let none = CallError::NoWorker(WorkerRef::new(to, WorkerId::FIRST));
+        let none = match to == self.machine {
+            true => CallError::NoWorker(WorkerRef::new(to, WorkerId::FIRST)),
+            false => CallError::PeerLost(to),
+        };
         self.out[machine].as_mut().ok_or(none)
     }
 }
@@ -230,20 +258,17 @@ impl Worker {
         }
     }
 
-    /// Releases bytes that [`Worker::reserve_log`] reserved and that are not needed.
+    /// Releases bytes that [`Worker::reserve_log`] reserved and that are not needed. No-op if the machine has departed meanwhile.
     ///
     /// # Panics
-    /// If more is released than was reserved, or there is no such log.
+    /// If more is released than was reserved, or the configuration does not list the machine.
     pub fn release_log(&mut self, machine: MachineId, bytes: u32) {
         let place = self
             .machine_place(machine)
             .expect("release_log is called only for a machine of the cluster");
-        let sender = self.logs.sender(place, machine);
-        sender
-            .expect(
-                "release_log is called only for another machine, which has a log of this worker",
-            )
-            .release(bytes);
+        if let Ok(sender) = self.logs.sender(place, machine) {
+            sender.release(bytes);
+        }
     }
 
     /// Appends a record to the log at another machine.
@@ -314,7 +339,7 @@ impl Worker {
         }
     }
 
-    fn machine_place(&self, machine: MachineId) -> Result<usize, CallError> {
+    pub(super) fn machine_place(&self, machine: MachineId) -> Result<usize, CallError> {
         let machines = self.machines();
         machines
             .binary_search_by_key(&machine, |entry| entry.0)
@@ -347,14 +372,13 @@ impl Worker {
     /// # Panics
     /// If the log holds no such record.
     pub fn read_log(&self, log: LogId, end: u64, body_bytes: usize, out: &mut Vec<u64>) {
-        self.logs.incoming[log.index()]
-            .ring
-            .read_again(end, body_bytes, out);
+        let log = self.logs.incoming(log);
+        log.ring.read_again(end, body_bytes, out);
     }
 
     /// Returns the worker that writes a log that this worker polls.
     pub fn log_writer(&self, log: LogId) -> WorkerRef {
-        self.logs.incoming[log.index()].from
+        self.logs.incoming(log).from
     }
 
     /// Frees everything in a log before position `end`, so that its writer can use the room again. Stores `note` beside the log,
@@ -364,7 +388,10 @@ impl Worker {
     /// If the position is beyond what was read.
     pub fn free_log(&mut self, log: LogId, end: u64, note: u64) {
         let log = &mut self.logs.incoming[log.index()];
-        log.ring.free_noting(end, Some(note), &mut self.endpoint);
+        if let Some(log) = log {
+            log.ring.free_noting(end, Some(note), &mut self.endpoint);
+        }
+        drop_if_done(log);
     }
 
     /// Returns the log of this worker in the memory of its own machine, if commits are logged.
@@ -421,7 +448,11 @@ impl Worker {
     /// Handles all records in the log of a worker of another machine, if this worker polls it.
     pub(super) fn handle_log_of(&mut self, from: WorkerRef) {
         let mut logs = self.logs.incoming.iter();
-        let log = logs.position(|log| log.from == from);
+        let is_its = |log: &Option<IncomingLog>| {
+            log.as_ref()
+                .is_some_and(|log| log.from == from && !log.lost)
+        };
+        let log = logs.position(is_its);
         let (Some(index), Some(handler)) = (log, self.logs.handler) else {
             return;
         };
@@ -433,7 +464,7 @@ impl Worker {
 
     #[inline]
     fn take_record(&mut self, index: usize, body: &mut Vec<u8>) -> Option<LogRecord> {
-        let log = &mut self.logs.incoming[index];
+        let log = self.logs.incoming[index].as_mut()?;
         if log.lost {
             return None;
         }
@@ -467,6 +498,16 @@ impl Worker {
         let cont = self.logs.acks.remove(ack);
         self.logs.counters.acknowledged += u64::from(status == Status::Ok);
         cont.resume(self, status);
+    }
+}
+
+/// Drops a log of a machine that has departed, if nothing in it is needed, and with it the memory of its ring.
+fn drop_if_done(log: &mut Option<IncomingLog>) {
+    if log
+        .as_ref()
+        .is_some_and(|log| log.lost && log.ring.head() == log.ring.position())
+    {
+        *log = None;
     }
 }
 

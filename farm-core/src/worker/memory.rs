@@ -69,6 +69,7 @@ impl Worker {
         self.register_epoch_handlers();
         self.register_region_handlers();
         self.register_leave_handlers();
+        self.register_join_handlers();
     }
 
     /// Returns the primary of a region; this machine if there is no such region.

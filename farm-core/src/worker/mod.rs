@@ -8,8 +8,10 @@ mod continuation;
 mod epoch;
 mod idle;
 mod inbox;
+mod join;
 mod layers;
 mod leave;
+mod link;
 mod log;
 mod memory;
 mod reads;
@@ -151,7 +153,7 @@ impl Worker {
         } = parts.limits;
         let slots = parts.endpoint.arena().slots();
         let classes = parts.endpoint.arena().classes();
-        let logs = log::Logs::new(&mut parts.links, operations);
+        let logs = log::Logs::new(parts.me.machine, &mut parts.links, operations);
         let epochs = EpochBarrier::new(parts.me, &parts.links.machines);
         let mut worker = Self {
             me: parts.me,

@@ -10,9 +10,10 @@
 //! 3. The manager stores a configuration with the region ([`Manager`]), and tells every machine.
 //! 4. When all machines have answered, the region is recorded.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use super::join::Newcomer;
 use super::{Cont, Worker};
 use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
 use crate::marks;
@@ -26,17 +27,17 @@ const RECORD_REGION: MessageId = MessageId(MessageId::CORE + 3);
 /// To a backup: make memory for a copy of a region. The reply is a code.
 const PREPARE_BACKUP: MessageId = MessageId(MessageId::CORE + 5);
 /// From the manager: regions that exist. The reply is empty.
-const NEW_REGIONS: MessageId = MessageId(MessageId::CORE + 4);
+pub(super) const NEW_REGIONS: MessageId = MessageId(MessageId::CORE + 4);
 
-/// Interval between requests to record a region.
-const ASK_AGAIN: Duration = Duration::from_micros(100);
-const REPLY_BYTES: usize = 1;
-const NOT_YET: u8 = 0;
-/// The region is recorded, or the copy has memory.
-const DONE: u8 = 1;
-const REFUSED: u8 = 2;
+/// Interval between requests to the manager.
+pub(super) const ASK_AGAIN: Duration = Duration::from_micros(100);
+pub(super) const REPLY_BYTES: usize = 1;
+pub(super) const NOT_YET: u8 = 0;
+/// The region is recorded, the copy has memory, or the machine has joined.
+pub(super) const DONE: u8 = 1;
+pub(super) const REFUSED: u8 = 2;
 /// Largest number of bytes that a region takes in a message.
-const REGION_BYTES: usize = 5 + 2 * crate::limits::MAX_REPLICAS;
+pub(super) const REGION_BYTES: usize = 5 + 2 * crate::limits::MAX_REPLICAS;
 
 /// A region that is being recorded.
 struct Asked {
@@ -53,7 +54,9 @@ pub(super) struct RegionRecorder {
     /// Regions that this worker has recorded.
     asked: Vec<Asked>,
     /// The manager, on the first worker of its machine.
-    manager: Option<Box<Manager>>,
+    pub(super) manager: Option<Box<Manager>>,
+    /// Machines that join, on the worker of the manager.
+    pub(super) joining: BTreeMap<MachineId, Newcomer>,
     /// The body of the message by which machines are being told of regions.
     told: Vec<u8>,
     /// Number of machines that have not answered it.
@@ -260,7 +263,7 @@ impl Worker {
     }
 
     /// Continues what the manager does, if it can.
-    fn manage(&mut self) {
+    pub(super) fn manage(&mut self) {
         let Some(manager) = self
             .recorder
             .manager
@@ -334,11 +337,11 @@ fn is(region: RegionId, context: u64) -> bool {
     u64::from(region.to_bits()) == context
 }
 
-fn first_worker(machine: MachineId) -> WorkerRef {
+pub(super) fn first_worker(machine: MachineId) -> WorkerRef {
     WorkerRef::new(machine, WorkerId::FIRST)
 }
 
-fn encode(out: &mut Vec<u8>, region: RegionId, replicas: Replicas) {
+pub(super) fn encode(out: &mut Vec<u8>, region: RegionId, replicas: Replicas) {
     out.extend_from_slice(&region.to_bits().to_le_bytes());
     out.push(replicas.all().len() as u8);
     for machine in replicas.all() {
@@ -356,7 +359,12 @@ fn decode(bytes: &mut &[u8]) -> Option<(RegionId, Replicas)> {
         .map(|id| MachineId::new(u16::from_le_bytes([id[0], id[1]])))
         .collect();
     let region = RegionId::from_bits(u32::from_le_bytes(*region))?;
-    let replicas = Replicas::new(machines?)?;
+    let machines = machines?;
+    let twice = |at: usize| machines[..at].contains(&machines[at]);
+    if (0..machines.len()).any(twice) {
+        return None;
+    }
+    let replicas = Replicas::new(machines)?;
     *bytes = rest;
     Some((region, replicas))
 }
@@ -395,10 +403,15 @@ mod tests {
         ] {
             assert_eq!(decode(&mut &wrong[..]), None);
         }
-        let six: Vec<u8> = [1, 0, 0, 0, 6]
-            .into_iter()
-            .chain([1, 0].repeat(6))
-            .collect();
-        assert_eq!(decode(&mut &six[..]), None);
+        let machines = |ids: &[u8]| -> Vec<u8> {
+            let ids = ids.iter().flat_map(|id| [*id, 0]);
+            [1, 0, 0, 0, (ids.clone().count() / 2) as u8]
+                .into_iter()
+                .chain(ids)
+                .collect()
+        };
+        assert!(decode(&mut &machines(&[1, 2, 3])[..]).is_some());
+        assert_eq!(decode(&mut &machines(&[1, 2, 1])[..]), None, "twice");
+        assert_eq!(decode(&mut &machines(&[1, 2, 3, 4, 5, 6])[..]), None);
     }
 }

@@ -1,11 +1,8 @@
 //! The event loop, as one function.
 
 use super::Worker;
-use crate::ids::WorkerId;
-use crate::marks;
-use crate::membership::Stop;
-use crate::messaging::{CallError, MessageId, Request};
 use crate::messaging::{Garbage, Taken};
+use crate::messaging::{MessageId, Request};
 use crate::time::Nanos;
 
 /// Maximum number of completions taken in one turn: enough to overlap their cache misses, few enough that messages wait
@@ -93,6 +90,10 @@ impl Worker {
     }
 
     fn run_items(&mut self) -> bool {
+        // Until the machine has joined the cluster, what programs ask for waits.
+        if !self.store.map().is_complete() {
+            return false;
+        }
         for taken in 0..MOST_ITEMS {
             let Some(item) = self.inbox.take() else {
                 return taken > 0;
@@ -145,35 +146,6 @@ impl Worker {
                     request.from, id.0
                 ),
             ),
-        }
-    }
-
-    fn notice_departures(&mut self) {
-        while let Some((machine, how)) = self.endpoint.take_broken() {
-            marks::mark("worker: departure noticed");
-            match self.membership.departed(machine, how) {
-                None => {
-                    // Each worker notices it; one of them reports it.
-                    if self.me.worker == WorkerId::FIRST {
-                        tracing::info!(%machine, "a machine without memory has left; the cluster continues");
-                    }
-                    self.end_epochs_without(machine);
-                }
-                Some(stop) => {
-                    match stop {
-                        Stop::Left(_) => self.control.stop(),
-                        _ => self.control.fail(stop.to_string()),
-                    }
-                    self.abandon_epoch_change();
-                }
-            }
-            self.logs.mark_lost(machine);
-            let mut lost = Vec::new();
-            self.messaging.calls_to(machine, &mut lost);
-            for cont in lost {
-                marks::mark("message: call lost with its machine");
-                cont.resume(self, Err(CallError::PeerLost(machine)));
-            }
         }
     }
 }

@@ -8,6 +8,7 @@
 //! peer is lost.
 
 mod callers;
+mod door;
 mod fit;
 mod lines;
 mod monitor;
@@ -22,12 +23,14 @@ use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
 
 pub(super) use callers::Callers;
+pub use door::Admission;
+pub(super) use door::{Accepts, Door};
 pub(super) use fit::{
     excerpt, offers_its_own, same_cluster, same_configuration, same_machines, same_version,
 };
 pub(super) use lines::{MAX_LINE_BYTES, receive_line, send_line};
 pub(crate) use monitor::Reporter;
-pub(super) use monitor::{Monitor, Socket, wait_readable};
+pub(super) use monitor::{Monitor, Socket, Sockets, wait_readable};
 use monitor::{farewell_of, readable_of};
 
 /// Returns unpredictable random words from the operating system.
@@ -74,6 +77,8 @@ impl Patience<'_> {
 pub struct PeerOffer {
     /// The peer.
     pub machine: MachineId,
+    /// Whether the peer ran before the two machines connected.
+    pub runs: bool,
     /// Memory that the peer offers to this machine, in the peer's order.
     pub offer: Vec<Capability>,
 }
@@ -184,6 +189,8 @@ pub(super) struct Awaited<'a> {
     own: MachineId,
     cluster: &'a str,
     missing: Vec<MachineId>,
+    /// Missing machines that have answered that they run already.
+    running: Vec<MachineId>,
     patience: Patience<'a>,
     started: Nanos,
     /// Reasons why callers were refused.
@@ -207,6 +214,7 @@ impl<'a> Awaited<'a> {
             own,
             cluster,
             missing: machines.iter().copied().filter(|m| *m != own).collect(),
+            running: Vec::new(),
             patience,
             started: Clock::Host.now(),
             refused: Vec::new(),
@@ -231,17 +239,30 @@ impl<'a> Awaited<'a> {
         self.missing.is_empty()
     }
 
-    /// Returns the machines to dial: the machine with the greater id dials.
-    pub(super) fn to_dial(&self) -> Vec<MachineId> {
-        let smaller = self.missing.iter().copied();
-        smaller.filter(|machine| *machine < self.own).collect()
+    /// Records that a missing machine runs already, and must be dialled.
+    pub(super) fn runs(&mut self, machine: MachineId) {
+        self.running.push(machine);
     }
 
-    /// Returns the machines with greater ids. Such a machine dials this machine if its configuration
-    /// lists this machine. Therefore this machine asks whether the two are compatible.
+    fn must_dial(&self, machine: MachineId) -> bool {
+        machine < self.own || self.running.contains(&machine)
+    }
+
+    /// Returns the machines to dial. Of two machines that start, the one with the greater id dials. A machine that runs is
+    /// dialled.
+    pub(super) fn to_dial(&self) -> Vec<MachineId> {
+        let missing = self.missing.iter().copied();
+        missing.filter(|machine| self.must_dial(*machine)).collect()
+    }
+
+    /// Returns the machines with greater ids that may be starting. Such a machine dials this machine if its configuration
+    /// lists this machine. Therefore this machine asks whether the two are compatible, and whether the other one runs
+    /// already.
     pub(super) fn to_ask(&self) -> Vec<MachineId> {
-        let greater = self.missing.iter().copied();
-        greater.filter(|machine| *machine > self.own).collect()
+        let missing = self.missing.iter().copied();
+        missing
+            .filter(|machine| !self.must_dial(*machine))
+            .collect()
     }
 
     /// Checks that this machine waits for a call from `machine`.

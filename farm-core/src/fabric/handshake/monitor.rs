@@ -73,11 +73,45 @@ impl Reporter {
     }
 }
 
-/// The monitor thread, and the channel for adding sockets. Dropping it sends the farewell to all
-/// peers.
+/// A handle to have the monitor watch further sockets.
+pub(in crate::fabric) struct Sockets<S> {
+    further: Sender<Watched<S>>,
+    wake: Arc<UnixStream>,
+}
+
+impl<S> Clone for Sockets<S> {
+    fn clone(&self) -> Self {
+        Self {
+            further: self.further.clone(),
+            wake: Arc::clone(&self.wake),
+        }
+    }
+}
+
+impl<S> Sockets<S> {
+    /// Watches a machine's socket, instead of an earlier socket of the machine, and calls `ended` when
+    /// the socket ends.
+    pub(in crate::fabric) fn add(
+        &self,
+        machine: MachineId,
+        socket: S,
+        ended: Ended,
+    ) -> std::io::Result<()> {
+        let watched = Watched {
+            machine,
+            socket,
+            ended,
+        };
+        // If the thread has ended, so has the machine: the peer reads the end of the socket, which is dropped.
+        let _ = self.further.send(watched);
+        (&*self.wake).write_all(&[0])
+    }
+}
+
+/// The monitor thread. Dropping it sends the farewell to all peers.
 pub(in crate::fabric) struct Monitor<S> {
     reporter: Reporter,
-    further: Sender<Watched<S>>,
+    sockets: Sockets<S>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -91,12 +125,13 @@ impl<S: Socket> Monitor<S> {
         let thread = std::thread::Builder::new()
             .name(name)
             .spawn(move || watch(&woken, &more, &last))?;
+        let wake = Arc::new(wake);
         Ok(Self {
-            reporter: Reporter {
-                farewell,
-                wake: Arc::new(wake),
+            sockets: Sockets {
+                further,
+                wake: Arc::clone(&wake),
             },
-            further,
+            reporter: Reporter { farewell, wake },
             thread: Some(thread),
         })
     }
@@ -106,22 +141,9 @@ impl<S: Socket> Monitor<S> {
         self.reporter.clone()
     }
 
-    /// Watches a machine's socket, instead of an earlier socket of the machine, and calls `ended` when
-    /// the socket ends.
-    pub(in crate::fabric) fn add(
-        &mut self,
-        machine: MachineId,
-        socket: S,
-        ended: Ended,
-    ) -> std::io::Result<()> {
-        let watched = Watched {
-            machine,
-            socket,
-            ended,
-        };
-        // The thread lives as long as this monitor, so it receives the message.
-        let _ = self.further.send(watched);
-        (&*self.reporter.wake).write_all(&[0])
+    /// Returns the handle with which sockets are added.
+    pub(in crate::fabric) fn sockets(&self) -> &Sockets<S> {
+        &self.sockets
     }
 }
 
@@ -219,7 +241,7 @@ mod tests {
     #[test]
     fn each_end_is_reported_once_and_a_goodbye_is_not_a_loss() {
         let (ends_sender, ends) = channel();
-        let mut monitor = Monitor::start("test-monitor".into()).unwrap();
+        let monitor = Monitor::start("test-monitor".into()).unwrap();
         let mut theirs = Vec::new();
         // The second socket of machine 3 replaces the first, whose end is not reported.
         for machine in [1, 2, 3, 3] {
@@ -230,7 +252,10 @@ mod tests {
                 assert_eq!(why, None);
                 ends_sender.send((id(machine), how)).unwrap();
             };
-            monitor.add(id(machine), our, Box::new(ended)).unwrap();
+            monitor
+                .sockets()
+                .add(id(machine), our, Box::new(ended))
+                .unwrap();
         }
         theirs[1].write_all(&[GOODBYE]).unwrap();
         let patience = Duration::from_secs(20);
@@ -253,13 +278,13 @@ mod tests {
     #[test]
     fn a_failure_is_distinguished_from_a_goodbye() {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        let mut failing = Monitor::start("failing-monitor".into()).unwrap();
+        let failing = Monitor::start("failing-monitor".into()).unwrap();
         let unused = Box::new(|_, _| panic!("the peer did not end"));
-        failing.add(id(2), theirs, unused).unwrap();
+        failing.sockets().add(id(2), theirs, unused).unwrap();
         let (ends_sender, ends) = channel();
-        let mut peer = Monitor::start("peer-monitor".into()).unwrap();
+        let peer = Monitor::start("peer-monitor".into()).unwrap();
         let ended = move |how, why| ends_sender.send((how, why)).unwrap();
-        peer.add(id(1), ours, Box::new(ended)).unwrap();
+        peer.sockets().add(id(1), ours, Box::new(ended)).unwrap();
         let long = "ü".repeat(MAX_REASON_BYTES);
         let reporter = failing.reporter();
         reporter.fail(&format!("first line of {long}\nsecond line"));
@@ -280,7 +305,7 @@ mod tests {
     #[test]
     fn ends_without_a_farewell_come_before_reported_failures() {
         let (ends_sender, ends) = channel();
-        let mut monitor = Monitor::start("test-monitor".into()).unwrap();
+        let monitor = Monitor::start("test-monitor".into()).unwrap();
         // The monitor's thread waits in this callback until all other ends are pending.
         let (hold, held) = channel::<()>();
         let mut sockets = Vec::new();
@@ -289,7 +314,10 @@ mod tests {
             sockets.push(their);
             let ends_sender = ends_sender.clone();
             let ended = move |_, _| ends_sender.send(machine).unwrap();
-            monitor.add(id(machine), our, Box::new(ended)).unwrap();
+            monitor
+                .sockets()
+                .add(id(machine), our, Box::new(ended))
+                .unwrap();
         }
         let (first, our) = UnixStream::pair().unwrap();
         let (holds_sender, holds) = channel();
@@ -297,7 +325,7 @@ mod tests {
             holds_sender.send(()).unwrap();
             held.recv().unwrap();
         };
-        monitor.add(id(5), our, Box::new(wait)).unwrap();
+        monitor.sockets().add(id(5), our, Box::new(wait)).unwrap();
         drop(first);
         // Before that, the monitor could notice some of the other ends together with this one.
         holds.recv().unwrap();

@@ -3,26 +3,27 @@
 //!
 //! A machine also asks every machine with a greater id, once that machine listens, whether the two
 //! are compatible. Otherwise a machine would wait in vain for a machine that never dials, because
-//! its configuration does not list the waiting machine. Once the machines are connected, `door`
-//! answers callers.
+//! its configuration does not list the waiting machine. A machine that runs already answers so, and
+//! is then dialled: see [`door`](super::door).
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::shared::Shared;
+use super::shared::{PeerState, Shared, map_capability};
 use crate::fabric::Capability;
 use crate::fabric::handshake::{
-    Awaited, Callers, ConnectError, Patience, REDIAL, offers_its_own, receive_line, same_cluster,
-    same_configuration, same_machines, same_version, send_line, wait_readable,
+    Awaited, Callers, ConnectError, Patience, REDIAL, Sockets, offers_its_own, receive_line,
+    same_cluster, same_configuration, same_machines, same_version, send_line, wait_readable,
 };
 use crate::ids::MachineId;
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 
 /// The description of a machine: the first line that the calling machine sends, and the content of [`Answer::Welcome`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,6 +37,8 @@ pub(super) struct Hello {
     pub(super) asks_only: bool,
     pub(super) machine: MachineId,
     pub(super) boot: u64,
+    /// Whether the sender ran before the two machines connected.
+    pub(super) runs: bool,
     pub(super) doorbells: Capability,
     pub(super) offer: Vec<Capability>,
 }
@@ -51,6 +54,7 @@ impl Hello {
             digest: shared.config.digest,
             machine: shared.config.machine,
             boot: shared.boot,
+            runs: false,
             doorbells: shared.doorbell_capability,
             offer,
         }
@@ -61,8 +65,13 @@ impl Hello {
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer {
     Welcome(Box<Hello>),
-    /// The configurations are compatible. Answer to a hello with `asks_only`.
+    /// The configurations are compatible, and the answering machine waits for machines itself. Answer to a hello with
+    /// `asks_only`.
     Fits,
+    /// The configurations are compatible, and the answering machine runs already: call it.
+    Runs(MachineId),
+    /// The connection may be possible later.
+    NotYet(String),
     Refused {
         /// The refusing machine.
         machine: MachineId,
@@ -96,7 +105,10 @@ pub(super) fn meet(
         let mut found = Vec::new();
         for machine in awaited.to_dial() {
             if let Ok(socket) = UnixStream::connect(shared.socket(machine)) {
-                found.push(dial(shared, machine, socket, offer(machine), left)?);
+                match dial(shared, machine, socket, offer(machine), left)? {
+                    Dialled::Met(met) => found.push(*met),
+                    Dialled::NotYet(why) => awaited.not_reached(machine, why),
+                }
             }
         }
         for machine in awaited.to_ask() {
@@ -112,8 +124,12 @@ pub(super) fn meet(
             wait_readable(talking.chain([listener.as_fd()]), REDIAL);
         }
         for (answer, _) in answers.hellos() {
-            if let Answer::Refused { machine, why } = answer {
-                return Err(ConnectError::Refused { machine, why });
+            match answer {
+                Answer::Refused { machine, why } => {
+                    return Err(ConnectError::Refused { machine, why });
+                }
+                Answer::Runs(machine) => awaited.runs(machine),
+                _ => {}
             }
         }
         while let Ok((socket, _)) = listener.accept() {
@@ -142,13 +158,19 @@ fn ask(shared: &Shared, machine: MachineId) -> Option<UnixStream> {
     Some(socket)
 }
 
+/// The outcome of a call.
+enum Dialled {
+    Met(Box<Met>),
+    NotYet(String),
+}
+
 fn dial(
     shared: &Shared,
     machine: MachineId,
     mut socket: UnixStream,
     offer: Vec<Capability>,
     timeout: Duration,
-) -> Result<Met, ConnectError> {
+) -> Result<Dialled, ConnectError> {
     let refused = |why: String| ConnectError::Refused { machine, why };
     socket.set_read_timeout(Some(timeout))?;
     send_line(&mut socket, &Hello::of(shared, offer))
@@ -167,13 +189,14 @@ fn dial(
     match answer {
         Answer::Welcome(hello) if hello.machine == machine => {
             check(shared, &hello).map_err(refused)?;
-            Ok((*hello, Some(socket)))
+            Ok(Dialled::Met(Box::new((*hello, Some(socket)))))
         }
         Answer::Welcome(hello) => Err(refused(format!(
             "the hello of the called machine names another machine, {}",
             hello.machine
         ))),
-        Answer::Fits => Err(refused(
+        Answer::NotYet(why) => Ok(Dialled::NotYet(why)),
+        Answer::Fits | Answer::Runs(_) => Err(refused(
             "the hello asked for a connection, but the called machine answered only that it is compatible".into(),
         )),
         Answer::Refused { why, .. } => Err(refused(why)),
@@ -212,6 +235,28 @@ fn accept(
         why: error.to_string(),
     })?;
     Ok(Some((hello, Some(socket))))
+}
+
+/// Maps what the workers need to wake a peer.
+pub(super) fn connected(shared: &Shared, hello: &Hello) -> Result<Arc<PeerState>, ConnectError> {
+    let machine = hello.machine;
+    let doorbells = map_capability(&shared.names, &hello.doorbells)
+        .map_err(|source| ConnectError::Memory { machine, source })?;
+    Ok(Arc::new(PeerState::connected(
+        machine, hello.boot, doorbells,
+    )))
+}
+
+/// Has the monitor notice the end of a peer's socket.
+pub(super) fn watch(
+    shared: &Arc<Shared>,
+    sockets: &Sockets<UnixStream>,
+    peer: Arc<PeerState>,
+    socket: UnixStream,
+) -> std::io::Result<()> {
+    let (machine, shared) = (peer.machine, Arc::clone(shared));
+    let ended = move |how, why| shared.depart(&peer, how, why);
+    sockets.add(machine, socket, Box::new(ended))
 }
 
 /// Sends a refusal to a caller.

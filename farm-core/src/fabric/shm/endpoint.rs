@@ -12,7 +12,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use super::pending::PendingReads;
-use super::shared::Shared;
+use super::shared::{PeerState, Shared};
 use crate::fabric::access::{self, Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
@@ -35,6 +35,7 @@ const MAX_INLINE_BYTES: usize = 256;
 
 struct Import {
     memory: Memory,
+    /// Index of the connection to the peer that exports the memory.
     peer: usize,
 }
 
@@ -48,6 +49,8 @@ pub struct ShmEndpoint {
     capabilities: Capabilities,
     arena: Arena,
     imports: Vec<Import>,
+    /// The connections to peers, by index; `None` for those that have ended.
+    peers: Vec<Option<Arc<PeerState>>>,
     /// Reads not copied yet, oldest first.
     reads: PendingReads,
     /// Number of reads, from the oldest, whose first line is prefetched.
@@ -60,10 +63,8 @@ pub struct ShmEndpoint {
     written: VecDeque<Completion>,
     /// Workers to notify at the next flush, with their peer's index.
     notify: SmallVec<[(usize, WorkerId); 16]>,
-    /// The shared departure counter when it was last read.
-    departures_seen: u32,
-    /// Whether the departure of each peer was noticed, by index.
-    noticed: Vec<bool>,
+    /// The shared counter of arrivals and departures when it was last read.
+    changes_seen: u32,
     departed: VecDeque<(MachineId, Departure)>,
     counters: Counters,
 }
@@ -75,7 +76,9 @@ impl ShmEndpoint {
         arena: &ArenaConfig,
         most: usize,
     ) -> Self {
-        let peers = shared.peers().len();
+        // Read before the peers, so that no change is missed.
+        let changes_seen = shared.changes.load(Ordering::Acquire);
+        let peers: Vec<_> = shared.peers().iter().cloned().map(Some).collect();
         Self {
             shared,
             worker,
@@ -98,9 +101,9 @@ impl ShmEndpoint {
             done: VecDeque::with_capacity(most),
             written: VecDeque::with_capacity(most),
             notify: SmallVec::new(),
-            departures_seen: 0,
-            noticed: vec![false; peers],
-            departed: VecDeque::with_capacity(peers),
+            changes_seen,
+            departed: VecDeque::with_capacity(peers.len()),
+            peers,
             counters: Counters::default(),
         }
     }
@@ -113,7 +116,7 @@ impl ShmEndpoint {
             .imports
             .get(at.memory.index() as usize)
             .ok_or(Fault::BadAccess)?;
-        if self.noticed[import.peer] {
+        if self.peers[import.peer].is_none() {
             return Err(Fault::Closed);
         }
         let fits = fits(at.offset, bytes, import.memory.len() as u64);
@@ -193,41 +196,70 @@ impl ShmEndpoint {
     }
 
     #[cold]
-    fn notice_departures(&mut self, count: u32) {
-        self.departures_seen = count;
-        self.noticed.resize(self.shared.peers().len(), false);
-        for (index, peer) in self.shared.peers().iter().enumerate() {
-            let Some(how) = peer.departure() else {
+    fn notice_changes(&mut self, changes: u32) {
+        self.changes_seen = changes;
+        for index in 0..self.peers.len() {
+            let Some(peer) = &self.peers[index] else {
                 continue;
             };
-            if std::mem::replace(&mut self.noticed[index], true) {
-                continue;
-            }
-            self.departed.push_back((peer.machine, how));
-            (self.touched, self.fetched) = (0, 0);
-            for _ in 0..self.reads.len() {
-                let Some((read, slot)) = self.reads.pop() else {
-                    break;
-                };
-                if self.imports[read.from.memory.index() as usize].peer == index {
-                    self.done.push_back(Completion {
-                        token: read.token,
-                        status: Status::Broken,
-                        slot: Some(slot),
-                        value: 0,
-                    });
-                } else {
-                    self.reads.push(read, slot);
-                }
+            if let Some(how) = peer.departure() {
+                self.departed.push_back((peer.machine, how));
+                self.end_connection(index);
             }
         }
+        let shared = Arc::clone(&self.shared);
+        for peer in shared.peers().iter() {
+            if peer.departure().is_none() {
+                self.connection(peer);
+            }
+        }
+    }
+
+    /// Completes the outstanding reads of a connection that has ended, and unmaps the memory that was imported from the peer.
+    fn end_connection(&mut self, index: usize) {
+        (self.touched, self.fetched) = (0, 0);
+        for _ in 0..self.reads.len() {
+            let Some((read, slot)) = self.reads.pop() else {
+                break;
+            };
+            if self.imports[read.from.memory.index() as usize].peer == index {
+                self.done.push_back(Completion {
+                    token: read.token,
+                    status: Status::Broken,
+                    slot: Some(slot),
+                    value: 0,
+                });
+            } else {
+                self.reads.push(read, slot);
+            }
+        }
+        self.notify.retain(|(peer, _)| *peer != index);
+        self.peers[index] = None;
+        let nothing = Memory::anonymous(LINE_BYTES).window(0, 0);
+        let imports = self.imports.iter_mut();
+        for import in imports.filter(|import| import.peer == index) {
+            import.memory = nothing.clone();
+        }
+    }
+
+    /// Returns the index of a connection.
+    fn connection(&mut self, peer: &Arc<PeerState>) -> usize {
+        let is_it = |known: &Option<Arc<PeerState>>| {
+            known.as_ref().is_some_and(|known| Arc::ptr_eq(known, peer))
+        };
+        let known = self.peers.iter().position(is_it);
+        known.unwrap_or_else(|| {
+            self.peers.push(Some(Arc::clone(peer)));
+            self.peers.len() - 1
+        })
     }
 
     /// Returns whether the peer has the worker that a write notifies, or the write notifies no
     /// worker.
     #[inline]
     fn can_notify(&self, peer: usize, notify: Option<WorkerId>) -> bool {
-        notify.is_none_or(|worker| self.shared.peers()[peer].has(worker))
+        let peer = self.peers[peer].as_ref();
+        notify.is_none_or(|worker| peer.is_some_and(|peer| peer.has(worker)))
     }
 
     /// Returns whether no room is left for reads and atomics.
@@ -257,7 +289,7 @@ impl Backend for ShmEndpoint {
 
     fn import(&mut self, capability: &Capability) -> Result<RemoteMemory, ImportError> {
         let (memory, peer) = self.shared.import(capability)?;
-        self.noticed.resize(self.shared.peers().len(), false);
+        let peer = self.connection(&peer);
         self.imports.push(Import { memory, peer });
         Ok(RemoteMemory::from_index(self.imports.len() as u32 - 1))
     }
@@ -394,9 +426,9 @@ impl Backend for ShmEndpoint {
 
     #[inline]
     fn poll(&mut self, most: usize, out: &mut Vec<Completion>) -> usize {
-        let departures = self.shared.departures.load(Ordering::Acquire);
-        if departures != self.departures_seen {
-            self.notice_departures(departures);
+        let changes = self.shared.changes.load(Ordering::Acquire);
+        if changes != self.changes_seen {
+            self.notice_changes(changes);
         }
         let before = out.len();
         for queue in [&mut self.written, &mut self.done] {
@@ -421,9 +453,8 @@ impl Backend for ShmEndpoint {
         }
         fence(Ordering::SeqCst);
         for (peer, worker) in self.notify.drain(..) {
-            if self.shared.peers()[peer].ring(worker) {
-                self.counters.wakes += 1;
-            }
+            let peer = self.peers[peer].as_ref();
+            self.counters.wakes += u64::from(peer.is_some_and(|peer| peer.ring(worker)));
         }
     }
 
@@ -437,7 +468,9 @@ impl Backend for ShmEndpoint {
     }
 
     fn close(&mut self, machine: MachineId) {
-        self.shared.depart(machine, Departure::Lost, None);
+        if let Some(peer) = self.shared.peer(machine) {
+            self.shared.depart(&peer, Departure::Lost, None);
+        }
     }
 
     fn arm(&mut self) {

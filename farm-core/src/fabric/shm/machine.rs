@@ -1,20 +1,19 @@
 //! One machine on the shared-memory fabric: its start, its connections, the memory that it exports, and its end.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use super::connect::{self, Hello};
-use super::door::Door;
+use super::door::ShmCallers;
 use super::endpoint::ShmEndpoint;
 use super::files::{Claim, Names, StartError, is_in_memory, os};
 use super::park::Doorbells;
-use super::shared::{PeerState, Shared, ShmConfig, map_capability};
+use super::shared::{Shared, ShmConfig};
 use super::stale_files::{hold, remove_all_stale_files};
 use crate::fabric::handshake::{
-    ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words,
+    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, random_words,
 };
 use crate::fabric::{ArenaConfig, Capability, Departed};
 use crate::ids::{MachineId, WorkerId};
@@ -102,19 +101,9 @@ impl ShmMachine {
             bytes: bytes as u64,
             writable: true,
         };
-        let shared = Arc::new(Shared {
-            config,
-            names,
-            boot,
-            next_key: AtomicU64::new(1),
-            doorbells: Doorbells::new(Memory::of(doorbells).window(0, bytes)),
-            doorbell_capability,
-            machines: OnceLock::new(),
-            peers: OnceLock::new(),
-            departed: Mutex::default(),
-            departures: AtomicU32::new(0),
-            imported: Mutex::new(BTreeMap::new()),
-        });
+        let doorbells = Doorbells::new(Memory::of(doorbells).window(0, bytes));
+        let doorbells = (doorbells, doorbell_capability);
+        let shared = Arc::new(Shared::new(config, names, boot, doorbells));
         Ok((shared, listener, alive))
     }
 
@@ -163,38 +152,40 @@ impl ShmMachine {
         met.sort_by_key(|(hello, _)| hello.machine);
 
         let mut peers = Vec::with_capacity(met.len());
+        for (hello, _) in &met {
+            peers.push(connect::connected(&self.shared, hello)?);
+        }
+        let monitor = Monitor::start(format!("{own}-monitor"))?;
         let mut offers = Vec::with_capacity(met.len());
-        let mut sockets: Vec<(MachineId, UnixStream)> = Vec::new();
-        for (hello, socket) in met {
-            let doorbells =
-                map_capability(&self.shared.names, &hello.doorbells).map_err(|source| {
-                    ConnectError::Memory {
-                        machine: hello.machine,
-                        source,
-                    }
-                })?;
-            peers.push(PeerState::connected(hello.machine, hello.boot, doorbells));
-            sockets.extend(socket.map(|socket| (hello.machine, socket)));
+        for ((hello, socket), peer) in met.into_iter().zip(peers) {
+            self.shared.arrive(Arc::clone(&peer));
+            if let Some(socket) = socket {
+                connect::watch(&self.shared, monitor.sockets(), peer, socket)?;
+            }
             offers.push(PeerOffer {
                 machine: hello.machine,
+                runs: hello.runs,
                 offer: hello.offer,
             });
         }
-        self.shared
-            .peers
-            .set(peers)
-            .map_err(|_| ConnectError::Twice)?;
-        let name = format!("{}-monitor", self.shared.config.machine);
-        let mut monitor = Monitor::start(name)?;
-        for (machine, socket) in sockets {
-            let shared = Arc::clone(&self.shared);
-            let ended = move |how, why| shared.depart(machine, how, why);
-            monitor.add(machine, socket, Box::new(ended))?;
-        }
+        let callers = ShmCallers {
+            shared: Arc::clone(&self.shared),
+            listener: self.listener.try_clone()?,
+            sockets: monitor.sockets().clone(),
+        };
         self.monitor = Some(monitor);
-        let listener = self.listener.try_clone()?;
-        self.door = Some(Door::open(Arc::clone(&self.shared), listener)?);
+        self.door = Some(Door::open(format!("{own}-door"), callers)?);
         Ok(offers)
+    }
+
+    /// Sets which machines may connect to this connected machine from now on. Until it is set, all callers are refused.
+    ///
+    /// # Panics
+    /// If this machine has not connected.
+    pub fn admit(&self, admission: Box<dyn Admission>) {
+        let door = self.door.as_ref();
+        door.expect("a machine connects before it admits callers")
+            .admit(admission);
     }
 
     /// Returns the peers whose connections have ended, in the order in which this machine noticed
@@ -267,6 +258,14 @@ impl Exporter {
             writable,
         };
         Ok((memory, capability))
+    }
+
+    /// Removes exported memory: peers cannot import it any more. Where it is mapped, it stays until it is unmapped.
+    pub fn withdraw(&self, capability: &Capability) {
+        let path = (self.shared.names).memory(capability.machine, capability.boot, capability.key);
+        if let Err(error) = std::fs::remove_file(&path) {
+            tracing::warn!(%error, "cannot remove the shared memory {}; this machine's end removes it", path.display());
+        }
     }
 
     /// Wakes a worker of this machine.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::files::Names;
 use super::park::Doorbells;
@@ -35,7 +35,8 @@ const CONNECTED: u8 = 1;
 const LEFT: u8 = 2;
 const LOST: u8 = 3;
 
-/// A peer, from the viewpoint of this machine's workers.
+/// The connection to one start of a peer, from the viewpoint of this machine's workers. A peer that is started again gets a
+/// new one.
 #[derive(Debug)]
 pub(super) struct PeerState {
     pub(super) machine: MachineId,
@@ -84,67 +85,122 @@ pub(super) struct Shared {
     pub(super) doorbell_capability: Capability,
     /// The machines that the configuration lists. Set when this machine begins to connect.
     pub(super) machines: OnceLock<Vec<MachineId>>,
-    /// Peers in ascending order of id, including this machine. Set once connected.
-    pub(super) peers: OnceLock<Vec<PeerState>>,
+    /// The last connection to each peer that has connected, in ascending order of id, and one to this machine itself.
+    peers: Mutex<Vec<Arc<PeerState>>>,
     /// Peers whose connections have ended, in the order in which this was noticed.
     pub(super) departed: Mutex<Vec<Departed>>,
-    /// Number of departures, so that a poll detects a new one with a single load.
-    pub(super) departures: AtomicU32,
-    /// Mapped memory of peers, by machine and key. One mapping serves all workers.
-    pub(super) imported: Mutex<BTreeMap<(MachineId, u64), Memory>>,
+    /// Number of arrivals and departures of peers, so that a poll detects a new one with a single load.
+    pub(super) changes: AtomicU32,
+    /// Mapped memory of connected peers, by machine, start and key. One mapping serves all workers.
+    imported: Mutex<BTreeMap<(MachineId, u64, u64), Memory>>,
 }
 
 impl Shared {
-    pub(super) fn peers(&self) -> &[PeerState] {
-        self.peers.get().map_or(&[], Vec::as_slice)
-    }
-
-    pub(super) fn peer_index(&self, machine: MachineId) -> Option<usize> {
-        self.peers()
-            .binary_search_by_key(&machine, |peer| peer.machine)
-            .ok()
-    }
-
-    pub(super) fn import(&self, capability: &Capability) -> Result<(Memory, usize), ImportError> {
-        let machine = capability.machine;
-        let index = self
-            .peer_index(machine)
-            .ok_or(ImportError::NotConnected(machine))?;
-        let peer = &self.peers()[index];
-        if peer.departure().is_some() {
-            return Err(ImportError::NotConnected(machine));
+    pub(super) fn new(
+        config: ShmConfig,
+        names: Names,
+        boot: u64,
+        (doorbells, doorbell_capability): (Doorbells, Capability),
+    ) -> Self {
+        Self {
+            config,
+            names,
+            boot,
+            next_key: AtomicU64::new(1),
+            doorbells,
+            doorbell_capability,
+            machines: OnceLock::new(),
+            peers: Mutex::default(),
+            departed: Mutex::default(),
+            changes: AtomicU32::new(0),
+            imported: Mutex::default(),
         }
+    }
+
+    pub(super) fn peers(&self) -> MutexGuard<'_, Vec<Arc<PeerState>>> {
+        let peers = self.peers.lock();
+        peers.expect("no thread panics while it holds the lock of the peers")
+    }
+
+    fn departures(&self) -> MutexGuard<'_, Vec<Departed>> {
+        let departed = self.departed.lock();
+        departed.expect("no thread panics while it holds the lock of departed peers")
+    }
+
+    /// Returns the last connection to a peer.
+    pub(super) fn peer(&self, machine: MachineId) -> Option<Arc<PeerState>> {
+        let peers = self.peers();
+        let found = peers.binary_search_by_key(&machine, |peer| peer.machine);
+        found.ok().map(|at| Arc::clone(&peers[at]))
+    }
+
+    /// Returns whether this machine is connected to a peer.
+    pub(super) fn is_connected(&self, machine: MachineId) -> bool {
+        let peer = self.peer(machine);
+        peer.is_some_and(|peer| peer.departure().is_none())
+    }
+
+    /// Records that a peer has connected, for the first time or after its last connection has ended.
+    pub(super) fn arrive(&self, peer: Arc<PeerState>) {
+        let mut peers = self.peers();
+        match peers.binary_search_by_key(&peer.machine, |known| known.machine) {
+            Ok(at) => {
+                self.departures()
+                    .retain(|known| known.machine != peer.machine);
+                peers[at] = peer;
+            }
+            Err(at) => peers.insert(at, peer),
+        }
+        drop(peers);
+        self.changes.fetch_add(1, Ordering::Release);
+        self.wake_all();
+    }
+
+    pub(super) fn import(
+        &self,
+        capability: &Capability,
+    ) -> Result<(Memory, Arc<PeerState>), ImportError> {
+        let machine = capability.machine;
+        let not_connected = ImportError::NotConnected(machine);
+        let Some(peer) = self.peer(machine).filter(|peer| peer.departure().is_none()) else {
+            return Err(not_connected);
+        };
         capability.check_start(peer.boot)?;
-        let mut imported = self
-            .imported
-            .lock()
-            .expect("no thread panics while it holds the lock of imported memory");
-        if let Some(memory) = imported.get(&(machine, capability.key)) {
-            return Ok((memory.clone(), index));
+        let mut imported = self.imported();
+        let key = (machine, peer.boot, capability.key);
+        if let Some(memory) = imported.get(&key) {
+            return Ok((memory.clone(), peer));
         }
         let memory = map_capability(&self.names, capability)?;
-        imported.insert((machine, capability.key), memory.clone());
-        Ok((memory, index))
+        // A peer that has departed meanwhile must not leave a mapping behind.
+        if peer.departure().is_none() {
+            imported.insert(key, memory.clone());
+        }
+        Ok((memory, peer))
     }
 
-    /// Records that the connection of a peer has ended, with the failure that the peer reported, if
-    /// any.
-    pub(super) fn depart(&self, machine: MachineId, how: Departure, why: Option<String>) {
-        let Some(index) = self.peer_index(machine) else {
-            return;
-        };
-        let mut departed = self
-            .departed
-            .lock()
-            .expect("no thread panics while it holds the lock of departed peers");
+    fn imported(&self) -> MutexGuard<'_, BTreeMap<(MachineId, u64, u64), Memory>> {
+        let imported = self.imported.lock();
+        imported.expect("no thread panics while it holds the lock of imported memory")
+    }
+
+    /// Records that a connection has ended, with the failure that the peer reported, if any.
+    pub(super) fn depart(&self, peer: &PeerState, how: Departure, why: Option<String>) {
+        let machine = peer.machine;
+        let peers = self.peers();
+        let is_last = |known: &Arc<PeerState>| std::ptr::eq(&raw const **known, peer);
+        let mut departed = self.departures();
         // The monitor also reports connections that a worker broke. Record only the first report.
-        if !departed.iter().any(|known| known.machine == machine) {
+        if peers.iter().any(is_last) && !departed.iter().any(|known| known.machine == machine) {
             departed.push(Departed { machine, how, why });
         }
-        drop(departed);
+        drop((peers, departed));
         let state = if how == Departure::Left { LEFT } else { LOST };
-        self.peers()[index].state.store(state, Ordering::Release);
-        self.departures.fetch_add(1, Ordering::Release);
+        peer.state.store(state, Ordering::Release);
+        // What the peer exported takes memory until it is unmapped, although its files are removed.
+        let is_of = |key: &(MachineId, u64, u64)| (key.0, key.1) == (machine, peer.boot);
+        self.imported().retain(|key, _| !is_of(key));
+        self.changes.fetch_add(1, Ordering::Release);
         self.wake_all();
     }
 

@@ -40,7 +40,7 @@ use crate::limits::MAX_WORKERS;
 use crate::time::{Clock, Nanos};
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 2;
+pub(super) const VERSION: u32 = 3;
 /// First field of every greeting, to detect callers with another protocol.
 pub(super) const PROTOCOL: &str = "farm/verbs";
 /// Minimum length of a secret, in bytes.
@@ -169,6 +169,8 @@ pub(super) struct Greeting {
     pub(super) version: u32,
     pub(super) cluster: String,
     pub(super) machine: MachineId,
+    /// Whether the sender only asks whether the called machine runs already.
+    pub(super) asks_only: bool,
     /// Number of queue pairs that the sender has for each other machine.
     pub(super) queues: u16,
     pub(super) random: [u64; 4],
@@ -208,6 +210,8 @@ pub(super) struct Terms {
 pub(super) struct Hello {
     pub(super) digest: u64,
     pub(super) boot: u64,
+    /// Whether the sender ran before the two machines connected.
+    pub(super) runs: bool,
     pub(super) workers: u16,
     /// Whether the machine's workers ever sleep, so that they need notifications.
     pub(super) parks: bool,
@@ -237,11 +241,18 @@ impl Hello {
     }
 }
 
-/// A welcome with a message, or a refusal with its reason.
+/// The answer to a message.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Answer<T> {
     Welcome(T),
+    /// The called machine refuses the caller, for this reason.
     Refused(String),
+    /// The connection may be possible later.
+    NotYet(String),
+    /// Answer to a greeting that only asks: this machine runs already, so call it.
+    Runs(MachineId),
+    /// Answer to a greeting that only asks: this machine waits for machines itself.
+    Waits,
 }
 
 /// A text and its code.
@@ -437,6 +448,7 @@ fn greeting(machine: u16, random: u64) -> Greeting {
         version: VERSION,
         cluster: "c".into(),
         machine: MachineId::new(machine).expect("`greeting` is called only with valid machine ids"),
+        asks_only: false,
         queues: 1,
         random: [random; 4],
     }
@@ -557,6 +569,7 @@ mod tests {
         let hello = Hello {
             digest: 1,
             boot: 7,
+            runs: false,
             workers: 1,
             parks: true,
             port,

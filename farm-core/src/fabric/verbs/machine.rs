@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 use super::checked::ObjectReads;
 use super::completions::Completions;
 use super::device::{Device, DevicePlace};
+use super::door::VerbsCallers;
 use super::doorbells::Doorbells;
 use super::endpoint::{Access, VerbsEndpoint};
 use super::error::VerbsError;
-use super::meet::{self, Met};
+use super::meet;
 use super::parking::Parking;
 use super::queue_pair::MOST_RETRIES;
 use super::queues::Queues;
@@ -19,7 +20,7 @@ use super::shared::{Export, Shared, VerbsConfig};
 use super::silence::Checks;
 use super::throttle::Throttle;
 use crate::fabric::handshake::{
-    ConnectError, Monitor, Patience, PeerOffer, Reporter, random_words,
+    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, random_words,
 };
 use crate::fabric::{ArenaConfig, Capability, Departed, ExportError};
 use crate::ids::{MachineId, WorkerId};
@@ -57,6 +58,8 @@ pub enum VerbsStartError {
 pub struct VerbsMachine {
     shared: Arc<Shared>,
     listener: TcpListener,
+    /// Answers callers once the machine admits them.
+    door: Option<Door>,
     monitor: Option<Monitor<TcpStream>>,
     /// Queues of each group of workers. `None` before the group's first endpoint is created, and if
     /// every worker has its own queues.
@@ -109,6 +112,7 @@ impl VerbsMachine {
             departed: Mutex::default(),
             changes: AtomicU32::new(0),
             parking: Parking::new(config.workers)?,
+            runs: AtomicBool::new(false),
             inline_bytes: AtomicU32::new(config.connection.inline_bytes),
             reports_order: AtomicBool::new(true),
             groups,
@@ -119,6 +123,7 @@ impl VerbsMachine {
         Ok(Self {
             shared,
             listener,
+            door: None,
             monitor: None,
             queues,
         })
@@ -189,6 +194,28 @@ impl VerbsMachine {
         self.meet(machines, offer, patience.into())
     }
 
+    /// Sets which machines may connect to this connected machine from now on. Until it is set, callers get no answer.
+    ///
+    /// # Errors
+    /// [`ConnectError::Socket`] if the thread that answers cannot be started.
+    ///
+    /// # Panics
+    /// If this machine has not connected.
+    pub fn admit(&mut self, admission: Box<dyn Admission>) -> Result<(), ConnectError> {
+        let monitor = self.monitor.as_ref();
+        let monitor = monitor.expect("a machine connects before it admits callers");
+        let callers = VerbsCallers {
+            shared: Arc::clone(&self.shared),
+            listener: self.listener.try_clone()?,
+            sockets: monitor.sockets().clone(),
+        };
+        let door = Door::open(format!("{}-door", self.shared.config.machine), callers)?;
+        self.shared.runs.store(true, Ordering::Release);
+        door.admit(admission);
+        self.door = Some(door);
+        Ok(())
+    }
+
     fn meet(
         &mut self,
         machines: &[MachineId],
@@ -197,23 +224,11 @@ impl VerbsMachine {
     ) -> Result<Vec<PeerOffer>, ConnectError> {
         let met = meet::meet(&self.shared, &self.listener, machines, offer, patience)?;
         let mut offers = Vec::with_capacity(met.len());
-        for Met {
-            machine,
-            hello,
-            pairs,
-            socket,
-        } in met
-        {
-            let generation = self.shared.arrive(machine, &hello, pairs);
-            let shared = Arc::clone(&self.shared);
-            let ended = move |how, why| shared.depart(machine, generation, how, why);
-            let monitor = self.monitor.as_mut();
-            let monitor = monitor.expect(
-                "`connect` creates the monitor, and `reconnect` may be called only afterwards",
-            );
-            monitor.add(machine, socket, Box::new(ended))?;
-            let offer = hello.offer;
-            offers.push(PeerOffer { machine, offer });
+        let monitor = self.monitor.as_ref();
+        let monitor = monitor
+            .expect("`connect` creates the monitor, and `reconnect` may be called only afterwards");
+        for met in met {
+            offers.push(met.arrive(&self.shared, monitor.sockets())?);
         }
         Ok(offers)
     }
@@ -226,8 +241,11 @@ impl VerbsMachine {
         let (mut pairs, hello) = self.shared.prepare(machine, 0, offer)?;
         self.shared.connect_pairs(machine, &mut pairs, &hello)?;
         self.shared.arrive(machine, &hello, pairs);
-        let offer = hello.offer;
-        Ok(PeerOffer { machine, offer })
+        Ok(PeerOffer {
+            machine,
+            runs: false,
+            offer: hello.offer,
+        })
     }
 
     /// Creates the endpoint of one of this machine's workers.
@@ -272,6 +290,7 @@ impl VerbsMachine {
 
 impl Drop for VerbsMachine {
     fn drop(&mut self) {
+        drop(self.door.take());
         // Sends the farewell. Workers that have ended have dropped their connections.
         drop(self.monitor.take());
     }
@@ -331,6 +350,13 @@ impl VerbsExporter {
             writable,
         };
         Ok((memory, capability))
+    }
+
+    /// Removes exported memory: peers cannot access it any more.
+    pub fn withdraw(&self, capability: &Capability) {
+        let exports = self.shared.exports.lock();
+        let mut exports = exports.expect("no thread panics while it holds the lock of exports");
+        exports.remove(&capability.key);
     }
 
     /// Wakes a worker of this machine.

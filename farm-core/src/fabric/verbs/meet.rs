@@ -1,5 +1,6 @@
-//! Connecting to the peers: the machine with the greater id calls. Both machines prove that they
-//! know the secret, create queue pairs for each other and connect them.
+//! Connecting to the peers: of two machines that start, the one with the greater id calls. A machine that runs already is
+//! called, and answers by its door. Both machines prove that they know the secret, create queue pairs for each other and
+//! connect them.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
@@ -17,6 +18,9 @@ use crate::fabric::handshake::{
 use crate::ids::MachineId;
 use crate::time::Clock;
 
+/// Longest time until a machine is reached that is only asked whether it runs.
+const LONGEST_ASK: Duration = Duration::from_millis(100);
+const UNASKED: &str = "the called machine answered a question that was not asked";
 /// Longest duration of a conversation.
 const LONGEST_TALK: Duration = Duration::from_secs(5);
 
@@ -29,7 +33,7 @@ pub(super) struct Met {
 }
 
 /// Why a conversation failed.
-enum Fault {
+pub(super) enum Fault {
     /// The peer is not authenticated, or is gone. Other callers may still arrive, and the peer may
     /// call again.
     NotMet(String),
@@ -66,6 +70,7 @@ pub(super) fn meet(
     let mut awaited = Awaited::new(own.machine, &own.cluster, machines, patience);
     let mut all = Vec::with_capacity(machines.len());
     let mut callers = Callers::new(machines.len());
+    let (mut asked, mut answers) = (Vec::new(), Callers::new(machines.len()));
     while !awaited.is_complete() {
         let left = awaited.left()?;
         awaited.check_met(
@@ -83,15 +88,34 @@ pub(super) fn meet(
                 Err(Fault::Final(error)) => return Err(error),
             }
         }
+        for machine in awaited.to_ask() {
+            if !asked.contains(&machine)
+                && let Some(socket) = ask(shared, machine)
+            {
+                asked.push(machine);
+                answers.admit(socket);
+            }
+        }
         if found.is_empty() {
-            wait_readable(callers.fds().chain([listener.as_fd()]), REDIAL);
+            let talking = callers.fds().chain(answers.fds());
+            wait_readable(talking.chain([listener.as_fd()]), REDIAL);
+        }
+        for (answer, _) in answers.hellos::<Answer<Greeting>>() {
+            if let Answer::Runs(machine) = answer {
+                awaited.runs(machine);
+            }
         }
         while let Ok((socket, _)) = listener.accept() {
             callers.admit(socket);
         }
         for (greeting, socket) in callers.hellos() {
-            match answer(shared, &awaited, greeting, socket, offer, awaited.left()?) {
-                Ok(met) => found.push(met),
+            let most = awaited.left()?;
+            let mut called = Starting {
+                awaited: &awaited,
+                offer,
+            };
+            match answer(shared, &mut called, greeting, socket, most) {
+                Ok(met) => found.extend(met),
                 Err(Fault::Final(error)) => return Err(error),
                 Err(Fault::NotMet(why)) => {
                     tracing::warn!("refused a caller: {why}");
@@ -117,8 +141,21 @@ fn dial(shared: &Shared, machine: MachineId, most: Duration) -> Result<TcpStream
     TcpStream::connect_timeout(&found, most.min(LONGEST_TALK)).map_err(named)
 }
 
+/// Asks `machine`, if it listens, whether it runs already. A machine that waits for machines itself gives no such answer.
+fn ask(shared: &Shared, machine: MachineId) -> Option<TcpStream> {
+    let mut socket = dial(shared, machine, LONGEST_ASK).ok()?;
+    let question = Greeting {
+        asks_only: true,
+        ..greeting(shared).ok()?
+    };
+    socket.set_write_timeout(Some(LONGEST_ASK)).ok()?;
+    send_line(&mut socket, &question).ok()?;
+    Some(socket)
+}
+
 fn greeting(shared: &Shared) -> std::io::Result<Greeting> {
     Ok(Greeting {
+        asks_only: false,
         protocol: PROTOCOL.into(),
         version: VERSION,
         cluster: shared.config.cluster.clone(),
@@ -151,6 +188,8 @@ fn call(
     let theirs = match receive_line::<Answer<Greeting>>(reader).map_err(io)? {
         Answer::Welcome(theirs) => theirs,
         Answer::Refused(why) => return Err(refused(why)),
+        Answer::NotYet(why) => return Err(Fault::NotMet(why)),
+        Answer::Runs(_) | Answer::Waits => return Err(refused(UNASKED.into())),
     };
     theirs.judge(&shared.config.cluster).map_err(refused)?;
     if theirs.machine != machine {
@@ -168,7 +207,8 @@ fn call(
     talk.send(&sealed).map_err(io)?;
     let sealed = match talk.receive::<Answer<Sealed>>().map_err(io)? {
         Answer::Welcome(sealed) => sealed,
-        Answer::Refused(why) => return Err(refused(why)),
+        Answer::Refused(why) | Answer::NotYet(why) => return Err(refused(why)),
+        Answer::Runs(_) | Answer::Waits => return Err(refused(UNASKED.into())),
     };
     let hello: Hello = talk.open(&sealed).map_err(io)?;
     hello
@@ -187,15 +227,50 @@ fn call(
     })
 }
 
-/// Performs the called machine's side of the handshake.
-fn answer(
+/// What a called machine decides.
+pub(super) trait Called {
+    /// Returns the answer to a greeting that only asks.
+    fn about_itself(&self) -> Answer<Greeting>;
+
+    /// Returns the answer for a machine that may not connect; `None` if it may.
+    fn turn_away(&self, caller: MachineId) -> Option<Answer<Greeting>>;
+
+    /// Returns the memory that is offered to a machine, which has proved that it belongs to the cluster.
+    ///
+    /// # Errors
+    /// The reason why it may not connect.
+    fn offer(&mut self, caller: MachineId) -> Result<Vec<Capability>, String>;
+}
+
+/// A machine that starts.
+struct Starting<'a, 'p> {
+    awaited: &'a Awaited<'p>,
+    offer: &'a mut dyn FnMut(MachineId) -> Vec<Capability>,
+}
+
+impl Called for Starting<'_, '_> {
+    fn about_itself(&self) -> Answer<Greeting> {
+        Answer::Waits
+    }
+
+    fn turn_away(&self, caller: MachineId) -> Option<Answer<Greeting>> {
+        let judged = self.awaited.check_call_of(caller);
+        judged.err().map(Answer::Refused)
+    }
+
+    fn offer(&mut self, caller: MachineId) -> Result<Vec<Capability>, String> {
+        Ok((self.offer)(caller))
+    }
+}
+
+/// Performs the called machine's side of the handshake. Returns `None` if the caller only asked.
+pub(super) fn answer(
     shared: &Shared,
-    awaited: &Awaited<'_>,
+    called: &mut dyn Called,
     theirs: Greeting,
     mut socket: TcpStream,
-    offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
     most: Duration,
-) -> Result<Met, Fault> {
+) -> Result<Option<Met>, Fault> {
     let machine = theirs.machine;
     let gone = |error: std::io::Error| Fault::NotMet(format!("machine {machine}: {error}"));
     let most = most.min(LONGEST_TALK);
@@ -204,11 +279,20 @@ fn answer(
     socket.set_nodelay(true).map_err(gone)?;
     socket.set_write_timeout(Some(most)).map_err(gone)?;
     let judged = theirs.judge(&shared.config.cluster);
-    let judged = judged.and_then(|()| awaited.check_call_of(machine));
-    if let Err(why) = judged {
+    let early = match judged {
+        Err(why) => Some(Answer::Refused(why)),
+        Ok(()) if theirs.asks_only => Some(called.about_itself()),
+        Ok(()) => called.turn_away(machine),
+    };
+    if let Some(early) = early {
         // If the caller is gone, the failure to send is ignored.
-        let _ = send_line(&mut socket, &Answer::<Greeting>::Refused(why.clone()));
-        return Err(Fault::NotMet(format!("machine {machine}: {why}")));
+        let _ = send_line(&mut socket, &early);
+        return match early {
+            Answer::Refused(why) | Answer::NotYet(why) => {
+                Err(Fault::NotMet(format!("machine {machine}: {why}")))
+            }
+            _ => Ok(None),
+        };
     }
     let ours = greeting(shared).map_err(gone)?;
     send_line(&mut socket, &Answer::Welcome(ours.clone())).map_err(gone)?;
@@ -222,12 +306,19 @@ fn answer(
     })?;
     // From here on, the caller is known to belong to the cluster, so both sides report a problem.
     let refused = |why: String| Fault::Final(ConnectError::Refused { machine, why });
+    let refuse = |talk: &mut Conversation, why: String| {
+        let _ = talk.send(&Answer::<Sealed>::Refused(why.clone()));
+        Err(refused(why))
+    };
+    let offer = match called.offer(machine) {
+        Ok(offer) => offer,
+        Err(why) => return refuse(&mut talk, why),
+    };
     let (mut pairs, ours) = shared
-        .prepare(machine, theirs.queues.into(), offer(machine))
+        .prepare(machine, theirs.queues.into(), offer)
         .map_err(Fault::Final)?;
     if let Err(why) = hello.judge(machine, &shared.terms(pairs.len())) {
-        let _ = talk.send(&Answer::<Sealed>::Refused(why.clone()));
-        return Err(refused(why));
+        return refuse(&mut talk, why);
     }
     let sealed = talk.seal(&ours).map_err(gone)?;
     talk.send(&Answer::Welcome(sealed)).map_err(gone)?;
@@ -236,12 +327,12 @@ fn answer(
         .map_err(Fault::Final)?;
     talk.await_ready().map_err(gone)?;
     talk.send_ready().map_err(gone)?;
-    Ok(Met {
+    Ok(Some(Met {
         machine,
         hello,
         pairs,
         socket: talk.into_socket(),
-    })
+    }))
 }
 
 /// Returns the first socket address of a host name.

@@ -35,6 +35,7 @@ mod completions;
 mod connection;
 mod control;
 mod device;
+mod door;
 mod doorbells;
 mod endpoint;
 mod error;

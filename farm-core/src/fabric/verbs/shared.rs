@@ -86,6 +86,8 @@ pub(super) struct Shared {
     /// Number of changes among the peers, so that a poll detects a change with a single load.
     pub(super) changes: AtomicU32,
     pub(super) parking: Parking,
+    /// Whether this machine has connected and admits further machines.
+    pub(super) runs: AtomicBool,
     /// Maximum number of inline bytes that every queue pair supports.
     pub(super) inline_bytes: AtomicU32,
     /// Whether the device reports for all connections that writes land in order.
@@ -101,6 +103,13 @@ impl Shared {
         self.peers
             .lock()
             .expect("no thread panics while it holds the lock of the peers")
+    }
+
+    /// Returns whether this machine is connected to a peer.
+    pub(super) fn is_connected(&self, machine: MachineId) -> bool {
+        let peers = self.peers();
+        let mut peers = peers.iter().filter(|peer| peer.departed.is_none());
+        peers.any(|peer| peer.machine == machine)
     }
 
     /// Resolves a capability: returns the peer's index, the generation of its connection, and, for
@@ -216,6 +225,10 @@ impl Shared {
             Some(known) => peers[known] = peer,
             None => peers.push(peer),
         }
+        let departed = self.departed.lock();
+        departed
+            .expect("no thread panics while it holds the lock of departed peers")
+            .retain(|known| known.machine != machine);
         drop(peers);
         self.notify_workers();
         generation
@@ -279,6 +292,7 @@ impl Shared {
         Hello {
             digest: self.config.digest,
             boot: self.boot,
+            runs: self.runs.load(Ordering::Acquire),
             workers: self.config.workers as u16,
             parks: self.config.parks,
             port: self.device.address,

@@ -368,6 +368,14 @@ impl EpochBarrier {
         self.on_lost(now);
     }
 
+    /// Handles that a machine has connected: later changes wait for it. It has no operations from before.
+    pub(in crate::worker) fn on_joined(&mut self, machine: MachineId, workers: usize) {
+        if !self.machines.iter().any(|known| known.0 == machine) {
+            self.machines.push((machine, workers));
+            self.machines.sort_unstable();
+        }
+    }
+
     /// Ends the epoch on all workers of this machine and, if this is a change of this machine, on all workers of the
     /// other machines.
     fn end_epochs(&mut self, purpose: Purpose) {

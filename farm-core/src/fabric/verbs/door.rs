@@ -1,0 +1,110 @@
+//! Answers machines that call a connected machine: connects those that may connect, and refuses the others with the reason.
+
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::control::{Answer, Greeting};
+use super::meet::{Called, Fault, Met, answer};
+use super::shared::Shared;
+use crate::fabric::handshake::{Accepts, Admission, Sockets};
+use crate::fabric::{Capability, PeerOffer};
+use crate::ids::MachineId;
+
+/// Longest conversation with a caller.
+const LONGEST_TALK: Duration = Duration::from_secs(5);
+
+/// The callers of a connected machine.
+pub(super) struct VerbsCallers {
+    pub(super) shared: Arc<Shared>,
+    pub(super) listener: TcpListener,
+    pub(super) sockets: Sockets<TcpStream>,
+}
+
+/// A machine that runs.
+struct Running<'a> {
+    shared: &'a Shared,
+    admission: &'a mut dyn Admission,
+}
+
+impl Called for Running<'_> {
+    fn about_itself(&self) -> Answer<Greeting> {
+        Answer::Runs(self.shared.config.machine)
+    }
+
+    fn turn_away(&self, caller: MachineId) -> Option<Answer<Greeting>> {
+        let connected = self.shared.is_connected(caller);
+        connected.then(|| {
+            Answer::NotYet(format!(
+                "the connection to an earlier start of machine {caller} has not ended yet"
+            ))
+        })
+    }
+
+    fn offer(&mut self, caller: MachineId) -> Result<Vec<Capability>, String> {
+        self.admission.offer(caller)
+    }
+}
+
+impl Accepts for VerbsCallers {
+    type Socket = TcpStream;
+    type Hello = Greeting;
+
+    fn accept(&self) -> std::io::Result<TcpStream> {
+        self.listener.accept().map(|(socket, _)| socket)
+    }
+
+    fn listener(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+
+    fn machines(&self) -> usize {
+        self.shared.config.addresses.len()
+    }
+
+    fn answer(&self, hello: Greeting, socket: TcpStream, admission: &mut dyn Admission) {
+        let mut running = Running {
+            shared: &self.shared,
+            admission,
+        };
+        match answer(&self.shared, &mut running, hello, socket, LONGEST_TALK) {
+            Ok(Some(met)) => self.connect(met, admission),
+            Ok(None) => {}
+            Err(Fault::NotMet(why)) => tracing::warn!("refused a caller: {why}"),
+            Err(Fault::Final(error)) => tracing::warn!("refused a caller: {error}"),
+        }
+    }
+}
+
+impl VerbsCallers {
+    fn connect(&self, met: Met, admission: &mut dyn Admission) {
+        let machine = met.machine;
+        match met.arrive(&self.shared, &self.sockets) {
+            Ok(offer) => admission.connected(offer),
+            Err(error) => {
+                tracing::warn!(%machine, %error, "the monitor has ended; a machine that has connected is not watched")
+            }
+        }
+    }
+}
+
+impl Met {
+    /// Makes the peer's memory available to the workers, and has the monitor notice the end of its socket.
+    pub(super) fn arrive(
+        self,
+        shared: &Arc<Shared>,
+        sockets: &Sockets<TcpStream>,
+    ) -> std::io::Result<PeerOffer> {
+        let machine = self.machine;
+        let generation = shared.arrive(machine, &self.hello, self.pairs);
+        let of_peer = Arc::clone(shared);
+        let ended = move |how, why| of_peer.depart(machine, generation, how, why);
+        sockets.add(machine, self.socket, Box::new(ended))?;
+        Ok(PeerOffer {
+            machine,
+            runs: self.hello.runs,
+            offer: self.hello.offer,
+        })
+    }
+}

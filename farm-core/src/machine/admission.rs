@@ -1,0 +1,106 @@
+//! Machines that connect to a machine that runs: those that store nothing, after they have left and been started again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::pages::Pages;
+use super::ring_format;
+use crate::config::Config;
+use crate::control::Control;
+use crate::fabric::{Admission, Capability, Exporter, PeerOffer};
+use crate::ids::MachineId;
+use crate::mem::Memory;
+use crate::messaging::{LinkPeer, SegmentLayout};
+use crate::worker::{Inbox, Worker};
+
+/// Admits machines, and has the workers connect to them.
+pub(super) struct Admit {
+    config: Config,
+    id: MachineId,
+    exporter: Exporter,
+    control: Arc<Control>,
+    inboxes: Vec<Arc<Inbox>>,
+    /// The segment that was last exported for each machine.
+    segments: BTreeMap<MachineId, Capability>,
+    /// The memory of the segment that is offered to a caller.
+    offered: Option<Memory>,
+}
+
+impl Admit {
+    /// Creates the admission of a machine. `segments` are those exported for the machines that have connected.
+    pub(super) fn new(
+        config: &Config,
+        id: MachineId,
+        exporter: Exporter,
+        control: Arc<Control>,
+        (inboxes, segments): (Vec<Arc<Inbox>>, BTreeMap<MachineId, Capability>),
+    ) -> Self {
+        Self {
+            config: config.clone(),
+            id,
+            exporter,
+            control,
+            inboxes,
+            segments,
+            offered: None,
+        }
+    }
+
+    fn workers_of(&self, machine: MachineId) -> usize {
+        let machine = self.config.machine(machine);
+        machine.map_or(0, |machine| usize::from(machine.workers))
+    }
+}
+
+impl Admission for Admit {
+    fn offer(&mut self, caller: MachineId) -> Result<Vec<Capability>, String> {
+        if self.config.memory_of(caller) > 0 {
+            return Err(format!(
+                "the machines of the cluster run already, and machine {caller} stores memory, so it cannot join them; stop and \
+                 start all of them together"
+            ));
+        }
+        if self.control.is_stopping() {
+            return Err(format!("machine {} is stopping", self.id));
+        }
+        let (ours, theirs) = (self.inboxes.len(), self.workers_of(caller));
+        let layout = SegmentLayout::between(ring_format(&self.config), ours, theirs);
+        if let Some(before) = self.segments.remove(&caller) {
+            self.exporter.withdraw(&before);
+        }
+        let exported = self.exporter.export(layout.bytes(), true);
+        let (memory, capability) = exported.map_err(|error| error.to_string())?;
+        let checked = Pages::of(&self.config).check_segment(&memory);
+        checked.map_err(|error| error.to_string())?;
+        self.segments.insert(caller, capability);
+        self.offered = Some(memory);
+        Ok(vec![capability])
+    }
+
+    fn connected(&mut self, peer: PeerOffer) {
+        let machine = peer.machine;
+        let (Some(ours), Some(theirs)) = (self.offered.take(), peer.offer.first()) else {
+            tracing::warn!(%machine, "a machine connected without memory for rings; it will end its connection");
+            return;
+        };
+        let peer = Arc::new(LinkPeer {
+            machine,
+            workers: self.workers_of(machine),
+            ours,
+            theirs: *theirs,
+        });
+        tracing::info!(%machine, "a machine without memory has connected");
+        for inbox in &self.inboxes {
+            let peer = Arc::clone(&peer);
+            let runs = || !self.control.is_stopping();
+            // Fails only if this machine stops.
+            let _ = inbox.submit_when_room(move |worker: &mut Worker| link(worker, &peer), runs);
+        }
+    }
+}
+
+fn link(worker: &mut Worker, peer: &LinkPeer) {
+    if let Err(error) = worker.link(peer) {
+        tracing::warn!(machine = %peer.machine, worker = %worker.me(), %error, "cannot connect to a machine; it may have ended again");
+    }
+}

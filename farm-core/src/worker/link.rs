@@ -1,0 +1,89 @@
+//! The connections of a worker to the workers of other machines, which begin and end while it runs.
+//!
+//! A connection is one to a start of a machine's process. When it ends, all that this worker has of it goes: the rings, the logs
+//! at that machine, and the calls without a reply. Of the logs of that machine here, the records stay that are still needed.
+//! [`Membership`](crate::membership::Membership) decides what the end means for the cluster. A machine that is started again gets new
+//! rings and logs.
+
+use super::Worker;
+use crate::fabric::Departure;
+use crate::ids::{MachineId, WorkerId};
+use crate::marks;
+use crate::membership::Stop;
+use crate::messaging::{CallError, LinkError, LinkPeer};
+
+impl Worker {
+    /// Connects this worker to the workers of a machine that has connected to this machine. If this worker has not noticed yet
+    /// that an earlier connection to the machine has ended, it notices it first.
+    ///
+    /// # Errors
+    /// [`LinkError`], for example if the machine has departed again.
+    ///
+    /// # Panics
+    /// If the configuration does not list the machine with this number of workers.
+    pub fn link(&mut self, peer: &LinkPeer) -> Result<(), LinkError> {
+        let place = self
+            .machine_place(peer.machine)
+            .expect("only machines that the configuration lists connect");
+        assert_eq!(
+            self.machines()[place].1,
+            peer.workers,
+            "machine {} has another number of workers than the configuration lists",
+            peer.machine
+        );
+        self.endpoint.poll(0, &mut self.completions);
+        self.notice_departures();
+        if self.messaging.is_linked(place) {
+            self.unlink(peer.machine);
+        }
+        let made = self.messaging.wire(&mut self.endpoint, peer)?;
+        self.messaging
+            .link(place, made.out, made.credits, made.incoming);
+        self.logs.link(place, made.log_out, made.logs_in);
+        self.epochs.on_joined(peer.machine, peer.workers);
+        marks::mark("worker: machine linked");
+        Ok(())
+    }
+
+    /// Handles the ends of connections that the fabric reports.
+    pub(super) fn notice_departures(&mut self) {
+        while let Some((machine, how)) = self.endpoint.take_broken() {
+            marks::mark("worker: departure noticed");
+            self.depart(machine, how);
+            self.unlink(machine);
+        }
+    }
+
+    /// Handles what the end of a connection means for the cluster.
+    fn depart(&mut self, machine: MachineId, how: Departure) {
+        match self.membership.departed(machine, how) {
+            None => {
+                // Each worker notices it; one of them reports it.
+                if self.me.worker == WorkerId::FIRST {
+                    tracing::info!(%machine, "a machine without memory has left; the cluster continues");
+                }
+                self.end_epochs_without(machine);
+            }
+            Some(stop) => {
+                match stop {
+                    Stop::Left(_) => self.control.stop(),
+                    _ => self.control.fail(stop.to_string()),
+                }
+                self.abandon_epoch_change();
+            }
+        }
+    }
+
+    /// Drops what this worker has of a connection, and ends its calls.
+    fn unlink(&mut self, machine: MachineId) {
+        if let Ok(place) = self.machine_place(machine) {
+            self.logs.unlink(place, machine);
+        }
+        let mut lost = Vec::new();
+        self.messaging.unlink(machine, &mut lost);
+        for cont in lost {
+            marks::mark("message: call lost with its machine");
+            cont.resume(self, Err(CallError::PeerLost(machine)));
+        }
+    }
+}
