@@ -1,5 +1,5 @@
 //! A machine without memory leaves at any time, on a fabric that delays and reorders: it leaves no lock and no reservation,
-//! what it had committed remains, and the other machines continue.
+//! what it had committed remains, and the other machines continue. It comes back, and leaves again, any number of times.
 
 use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
@@ -83,12 +83,24 @@ fn transfer_for_ever(worker: &mut Worker) {
     });
 }
 
+/// Starts a task as [`transfer_for_ever`] does, when the machine has joined the others.
+fn transfer_when_joined(worker: &mut Worker) {
+    if worker.store().map().is_complete() {
+        return transfer_for_ever(worker);
+    }
+    let again = Cont::new(
+        |worker: &mut Worker, _: u64, ()| transfer_when_joined(worker),
+        0,
+    );
+    worker.set_timer(std::time::Duration::from_micros(5), again);
+}
+
 fn moved_on(state: &Known) -> bool {
     state.stopped == 0
 }
 
-/// Returns the number of transactions that the leaving machine had committed.
-fn run(seed: u64) -> u64 {
+/// Returns the number of transactions that the leaving machine had committed, and the number of those of its later starts.
+fn run(seed: u64) -> [u64; 2] {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut limits = ClusterLimits::drawn(&mut rng);
     limits.leave_one_without_memory();
@@ -148,10 +160,29 @@ fn run(seed: u64) -> u64 {
     for _ in 0..rng.random_range(0..20_000) {
         cluster.step();
     }
-    let by_leaving = committed(leaving.clone());
-    cluster.leave(2);
+    let mut by_leaving = [committed(leaving.clone()), 0];
     let gone = || !leaving.clone().any(|worker| cluster.is_running(worker));
-    steps(&gone, "to leave");
+    for start in 0..=rng.random_range(0..=3u32) {
+        if start > 0 {
+            cluster.restart(2, attach);
+            // Its workers begin at any time, also while it joins.
+            for worker in leaving.clone() {
+                cluster.on(worker, |worker| {
+                    known(worker).objects = objects.clone();
+                    (0..TASKS).for_each(|_| transfer_when_joined(worker));
+                });
+            }
+            let before = committed(0..leaving.start);
+            let some = rng.random_range(0..30);
+            steps(
+                &|| committed(leaving.clone()) >= some && committed(0..leaving.start) > before,
+                "the transfers of a machine that has come back",
+            );
+            by_leaving[1] += committed(leaving.clone());
+        }
+        cluster.leave(2);
+        steps(&gone, "to leave");
+    }
     let stay = 0..leaving.start;
     let so_far = committed(stay.clone());
     steps(
@@ -211,6 +242,11 @@ fn run(seed: u64) -> u64 {
 
 #[test]
 fn a_machine_without_memory_leaves_at_any_time() {
-    let committed: u64 = (0..60).map(run).sum();
-    assert!(committed > 100, "it left before it did anything");
+    let (mut first, mut later) = (0, 0);
+    for seed in 0..60 {
+        let [before, after] = run(seed);
+        (first, later) = (first + before, later + after);
+    }
+    assert!(first > 100, "it left before it did anything");
+    assert!(later > 300, "it did nothing after it had come back");
 }

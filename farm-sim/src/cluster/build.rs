@@ -1,12 +1,13 @@
 //! Assembles machines and workers from the parts that `farm_core::machine` also uses.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
 use std::sync::{Arc, Mutex};
 
 use farm_core::alloc::BlockConfig;
 use farm_core::control::Control;
-use farm_core::fabric::ArenaConfig;
+use farm_core::fabric::{ArenaConfig, Capability};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::mem::Memory;
 use farm_core::membership::Membership;
@@ -19,15 +20,42 @@ use farm_core::region::placement::Placement;
 use farm_core::region::store::{Replication, Store};
 use farm_core::worker::{Inbox, Worker, WorkerLimits, WorkerParts};
 
-use super::{Cluster, ClusterLimits, Machine, Pace, Parts, Seat};
+use super::{Cluster, ClusterLimits, Machine, Pace, Parts, Process, Seat, Segment};
 use crate::fabric::{SimConfig, SimFabric};
 
 /// Memory that one machine (`owner`) exports for the rings and logs that another (`peer`) writes, and its capability.
-struct Segment {
-    owner: MachineId,
-    peer: MachineId,
-    memory: Memory,
-    capability: farm_core::fabric::Capability,
+pub(super) struct Exported {
+    pub(super) owner: MachineId,
+    pub(super) peer: MachineId,
+    pub(super) memory: Memory,
+    pub(super) capability: Capability,
+}
+
+impl Exported {
+    /// Exports memory of `owner` for what `peer` writes.
+    pub(super) fn new(
+        fabric: &SimFabric,
+        limits: &ClusterLimits,
+        (owner, peer): (MachineId, MachineId),
+    ) -> Self {
+        let bytes = layout(limits, owner, peer).bytes();
+        let (memory, capability) = fabric.export(owner, bytes, true);
+        Self {
+            owner,
+            peer,
+            memory,
+            capability,
+        }
+    }
+
+    /// Returns the segment as it is in memory.
+    pub(super) fn kept(&self, fabric: &SimFabric, limits: &ClusterLimits) -> Segment {
+        Segment {
+            peer: self.peer,
+            layout: layout(limits, self.owner, self.peer),
+            memory: fabric.local_view(&self.capability),
+        }
+    }
 }
 
 impl Cluster {
@@ -74,17 +102,19 @@ impl Cluster {
                     in_turn: AtomicBool::new(false),
                 });
             }
-            let rings = segments.iter().filter(|segment| segment.owner == *id);
+            let own = segments.iter().filter(|segment| segment.owner == *id);
             machines.push(Machine {
                 id: *id,
-                control,
-                store,
+                process: RefCell::new(Process {
+                    control,
+                    store,
+                    segments: own.map(|one| one.kept(&fabric, limits)).collect(),
+                }),
                 paused_until: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
+                ends: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
-                rings: rings
-                    .map(|segment| rings_of(&fabric, segment, limits))
-                    .collect(),
+                lost: AtomicBool::new(false),
             });
         }
         let parts = Rc::new(Parts {
@@ -93,6 +123,8 @@ impl Cluster {
             seats,
             machines,
             depth: AtomicU32::new(0),
+            limits: *limits,
+            seed,
             under_way: Mutex::new(Vec::new()),
             turns: AtomicU64::new(0),
             idle_turns: AtomicU32::new(0),
@@ -103,7 +135,7 @@ impl Cluster {
     }
 }
 
-fn worker_id(index: usize) -> WorkerId {
+pub(super) fn worker_id(index: usize) -> WorkerId {
     WorkerId::new(index as u16).expect("every worker of a simulated machine has a valid id")
 }
 
@@ -115,33 +147,23 @@ fn layout(limits: &ClusterLimits, owner: MachineId, peer: MachineId) -> SegmentL
     }
 }
 
-fn segments(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Vec<Segment> {
+fn segments(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Vec<Exported> {
     let pairs = ids
         .iter()
         .flat_map(|owner| ids.iter().map(move |peer| (*owner, *peer)));
-    let segment = |(owner, peer)| {
-        let bytes = layout(limits, owner, peer).bytes();
-        let (memory, capability) = fabric.export(owner, bytes, true);
-        Segment {
-            owner,
-            peer,
-            memory,
-            capability,
-        }
-    };
-    pairs.map(segment).collect()
+    pairs
+        .map(|pair| Exported::new(fabric, limits, pair))
+        .collect()
 }
 
-/// Returns the part of a segment that holds rings and logs.
-fn rings_of(fabric: &SimFabric, segment: &Segment, limits: &ClusterLimits) -> Memory {
-    let bytes = layout(limits, segment.owner, segment.peer).head(0);
-    fabric.local_view(&segment.capability).window(0, bytes)
-}
-
-fn peers(segments: &[Segment], limits: &ClusterLimits, own: MachineId) -> Vec<LinkPeer> {
+pub(super) fn peers(
+    segments: &[Exported],
+    limits: &ClusterLimits,
+    own: MachineId,
+) -> Vec<LinkPeer> {
     let ours = segments.iter().filter(|segment| segment.owner == own);
-    let peer = |segment: &Segment| {
-        let back = |other: &&Segment| other.owner == segment.peer && other.peer == own;
+    let peer = |segment: &Exported| {
+        let back = |other: &&Exported| other.owner == segment.peer && other.peer == own;
         let theirs = segments
             .iter()
             .find(back)
@@ -156,7 +178,7 @@ fn peers(segments: &[Segment], limits: &ClusterLimits, own: MachineId) -> Vec<Li
     ours.map(peer).collect()
 }
 
-fn store(
+pub(super) fn store(
     fabric: &SimFabric,
     limits: &ClusterLimits,
     ids: &[MachineId],
@@ -236,7 +258,7 @@ impl ConfigWriter for SlowStore {
     }
 }
 
-fn worker(
+pub(super) fn worker(
     fabric: &SimFabric,
     limits: &ClusterLimits,
     me: WorkerRef,

@@ -9,22 +9,29 @@
 //! |---|---|
 //! | `limits` | sizes, drawn small so that rare paths become common ones |
 //! | `build` | assembles machines and workers from their parts |
+//! | `restart` | starts a machine again that has left |
 //! | `schedule` | which worker runs next; nested turns |
 //! | `rest` | what must hold when no operation is under way |
 
 mod build;
 mod limits;
 mod rest;
+mod restart;
 mod schedule;
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farm_core::control::Control;
-use farm_core::ids::{MachineId, WorkerRef};
-use farm_core::mem::Memory;
+use farm_core::ids::{MachineId, RegionId, WorkerRef};
+use farm_core::mem::{LINE_BYTES, Memory};
+use farm_core::messaging::SegmentLayout;
+use farm_core::region::map::Replicas;
 use farm_core::region::store::Store;
+use farm_core::ring::KeptState;
 use farm_core::time::Nanos;
 use farm_core::worker::Worker;
 
@@ -56,16 +63,54 @@ impl Seat {
 
 struct Machine {
     id: MachineId,
-    control: Arc<Control>,
-    store: Arc<Store>,
+    process: RefCell<Process>,
     /// The machine's processors are paused until this virtual time in nanoseconds.
     paused_until: AtomicU64,
     /// Whether the machine's processors stop for good at the next interruption of a turn of one of its workers.
     stopping: AtomicBool,
+    /// Whether the machine's process then ends, so that the others notice it.
+    ends: AtomicBool,
     /// Whether the machine has left the fabric, or was killed.
     gone: AtomicBool,
-    /// The rings and logs in the machine's memory, one piece for each machine that writes there, its own included.
-    rings: Vec<Memory>,
+    /// Whether the machine's memory is lost.
+    lost: AtomicBool,
+}
+
+/// What one start of a machine has.
+struct Process {
+    control: Arc<Control>,
+    store: Arc<Store>,
+    /// What it exports for the rings and logs that others write, and itself.
+    segments: Vec<Segment>,
+}
+
+/// Memory that one machine exports for the rings and logs that another writes, or for those of its own workers.
+struct Segment {
+    peer: MachineId,
+    layout: SegmentLayout,
+    memory: Memory,
+}
+
+/// A log in the memory of a machine.
+pub struct KeptLog {
+    /// The machine that stores the log.
+    pub machine: MachineId,
+    /// The worker that writes it.
+    pub writer: WorkerRef,
+    /// The log.
+    pub log: Memory,
+    /// What is stored beside it.
+    pub state: KeptState,
+}
+
+/// A region and its replicas on machines whose memory is not lost, the primary first unless it is lost.
+pub struct Copies {
+    /// The region.
+    pub region: RegionId,
+    /// The machine that is its primary.
+    pub primary: MachineId,
+    /// The machines, with their memory.
+    pub copies: Vec<(MachineId, Memory)>,
 }
 
 struct Parts {
@@ -75,6 +120,8 @@ struct Parts {
     machines: Vec<Machine>,
     /// Number of interruptions that are nested now: each may run turns inside of the interrupted turn.
     depth: AtomicU32,
+    limits: ClusterLimits,
+    seed: u64,
     /// Indices of the workers whose turns are running, the innermost last.
     under_way: Mutex<Vec<usize>>,
     turns: AtomicU64,
@@ -155,7 +202,7 @@ impl Cluster {
     /// Returns the failures that stopped machines, a text for each such machine.
     pub fn failures(&self) -> Vec<String> {
         let failure = |machine: &Machine| {
-            let why = machine.control.failure()?;
+            let why = machine.control().failure()?;
             Some(format!("machine {}: {why}", machine.id))
         };
         self.parts.machines.iter().filter_map(failure).collect()
@@ -178,16 +225,89 @@ impl Cluster {
             .store(true, Ordering::Relaxed);
     }
 
-    /// Removes a machine and its memory, without notice to its peers.
+    /// Kills a machine's process, at the next interruption of a turn of one of its workers: its heap is gone, and its connections
+    /// end. What its processors have stored, and what has landed in its memory, survives.
+    pub fn kill_process(&self, machine: usize) {
+        let machine = &self.parts.machines[machine];
+        machine.ends.store(true, Ordering::Relaxed);
+        machine.stopping.store(true, Ordering::Relaxed);
+    }
+
+    /// Removes a machine and its memory, as by a loss of power, without notice to its peers.
     pub fn kill(&self, machine: usize) {
         let machine = &self.parts.machines[machine];
         machine.gone.store(true, Ordering::Relaxed);
+        machine.lost.store(true, Ordering::Relaxed);
         self.parts.fabric.kill(machine.id);
+    }
+
+    /// Returns true if the processors of all machines have stopped for good.
+    pub fn processors_have_stopped(&self) -> bool {
+        let stopped = |machine: &Machine| {
+            !machine.is_running() || machine.paused_until.load(Ordering::Relaxed) == u64::MAX
+        };
+        self.parts.machines.iter().all(stopped)
+    }
+
+    /// Returns the logs in the memory of machines that is not lost.
+    pub fn kept_logs(&self) -> Vec<KeptLog> {
+        let mut logs = Vec::new();
+        for machine in self
+            .parts
+            .machines
+            .iter()
+            .filter(|machine| !machine.is_lost())
+        {
+            for Segment {
+                peer,
+                layout,
+                memory,
+            } in &machine.process.borrow().segments
+            {
+                let log = |index: usize| KeptLog {
+                    machine: machine.id,
+                    writer: WorkerRef::new(*peer, build::worker_id(index)),
+                    log: memory.window(layout.log(index), layout.log(1) - layout.log(0)),
+                    state: KeptState::new(memory.window(layout.log_state(index), LINE_BYTES)),
+                };
+                logs.extend((0..layout.logs()).map(log));
+            }
+        }
+        logs
+    }
+
+    /// Returns all regions that a machine knows whose memory is not lost, with their replicas.
+    pub fn copies(&self) -> Vec<Copies> {
+        let present = self
+            .parts
+            .machines
+            .iter()
+            .filter(|machine| !machine.is_lost());
+        let known: BTreeMap<RegionId, Replicas> = present
+            .clone()
+            .flat_map(|machine| machine.store().map().all())
+            .collect();
+        let memory_on = |region: RegionId, id: MachineId| {
+            let store = present.clone().find(|machine| machine.id == id)?.store();
+            let own = store.region(region).map(|(memory, _)| memory);
+            own.or_else(|| store.backups()?.memory(region))
+        };
+        let copies = known.into_iter().map(|(region, replicas)| {
+            let machines = replicas.all().iter();
+            Copies {
+                region,
+                primary: replicas.primary(),
+                copies: machines
+                    .filter_map(|id| Some((*id, memory_on(region, *id)?)))
+                    .collect(),
+            }
+        });
+        copies.collect()
     }
 
     /// Requests that a machine without memory leave in order: see [`Worker::leave`].
     pub fn leave(&self, machine: usize) {
-        self.parts.machines[machine].control.leave();
+        self.parts.machines[machine].control().leave();
         let seats = self.parts.seats.iter();
         for seat in seats.filter(|seat| seat.machine == machine) {
             self.parts.fabric.unpark(seat.me.machine, seat.me.worker);
@@ -202,8 +322,20 @@ impl Cluster {
 }
 
 impl Machine {
+    fn control(&self) -> Arc<Control> {
+        Arc::clone(&self.process.borrow().control)
+    }
+
+    fn store(&self) -> Arc<Store> {
+        Arc::clone(&self.process.borrow().store)
+    }
+
+    fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
     fn is_running(&self) -> bool {
-        !self.gone.load(Ordering::Relaxed) && !self.control.is_stopping()
+        !self.gone.load(Ordering::Relaxed) && !self.process.borrow().control.is_stopping()
     }
 }
 

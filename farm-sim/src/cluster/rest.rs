@@ -7,7 +7,7 @@ use farm_core::ids::MachineId;
 use farm_core::marks;
 use farm_core::worker::Worker;
 
-use super::{Cluster, Stepped};
+use super::{Cluster, Machine, Stepped};
 
 /// Maximum number of steps until the cluster is at rest.
 const MOST_STEPS: u64 = 2_000_000;
@@ -74,7 +74,7 @@ impl Cluster {
         let store = |id: MachineId| {
             let mut machines = self.parts.machines.iter();
             let machine = machines.find(|machine| machine.id == id && machine.is_running());
-            machine.map(|machine| &machine.store)
+            machine.map(Machine::store)
         };
         let Some(map) = self
             .machines()
@@ -121,7 +121,8 @@ impl Cluster {
             ));
         }
         for machine in &self.parts.machines {
-            for rings in &machine.rings {
+            for segment in &machine.process.borrow().segments {
+                let rings = segment.memory.window(0, segment.layout.head(0));
                 let word = |at: &usize| rings.load(*at, Ordering::Relaxed) != 0;
                 if let Some(at) = (0..rings.len()).step_by(8).find(word) {
                     let id = machine.id;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use farm_core::time::Nanos;
 use farm_core::worker::Worker;
 
-use super::{Cluster, Parts, lock};
+use super::{Cluster, Machine, Parts, lock};
 use crate::fabric::Event;
 
 /// Longest sleep of a worker without a notification. Longer than the time after which a run counts as standing still: a
@@ -61,9 +61,10 @@ impl Parts {
     /// Lets machines that have stopped announce their departure to the fabric, as a process that ends does.
     fn leave_stopped(&self) {
         for machine in &self.machines {
-            if machine.control.is_stopping() && !machine.gone.swap(true, Ordering::Relaxed) {
-                let fails = machine.control.failure().is_some();
-                match fails && !machine.store.is_used() {
+            let process = machine.process.borrow();
+            if process.control.is_stopping() && !machine.gone.swap(true, Ordering::Relaxed) {
+                let fails = process.control.failure().is_some();
+                match fails && !process.store.is_used() {
                     // The others would continue after it has left.
                     true => self.fabric.kill(machine.id),
                     false => self.fabric.leave(machine.id),
@@ -142,7 +143,7 @@ impl Parts {
         machine.is_running()
             && machine.paused_until.load(Ordering::Relaxed) <= now.0
             && !seat.in_turn.load(Ordering::Relaxed)
-            && !(interrupted && machine.store.is_locked())
+            && !(interrupted && machine.process.borrow().store.is_locked())
             && self.fabric.is_awake(seat.me)
     }
 
@@ -163,8 +164,7 @@ impl Parts {
             Ok(busy) => busy,
             Err(stopped) if stopped.is::<Stopped>() => {
                 self.depth.store(depth, Ordering::Relaxed);
-                let machine = &self.machines[seat.machine];
-                machine.paused_until.store(u64::MAX, Ordering::Relaxed);
+                self.end_processors(&self.machines[seat.machine]);
                 true
             }
             Err(panic) => resume_unwind(panic),
@@ -174,6 +174,17 @@ impl Parts {
             busy,
         });
         seat.put(worker);
+    }
+
+    /// Ends the processors of a machine for good, and its process, if it was killed.
+    fn end_processors(&self, machine: &Machine) {
+        machine.paused_until.store(u64::MAX, Ordering::Relaxed);
+        if machine.ends.load(Ordering::Relaxed) {
+            // What a processor has stored becomes visible, although its process is killed.
+            self.fabric.drain_machine(machine.id);
+            machine.gone.store(true, Ordering::Relaxed);
+            self.fabric.kill(machine.id);
+        }
     }
 
     fn run_turn(&self, worker: &mut Worker) -> bool {

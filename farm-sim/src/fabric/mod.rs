@@ -140,6 +140,12 @@ impl SimFabric {
         self.state().drain_all();
     }
 
+    /// As [`SimFabric::drain`], for the stores of one machine's workers and the words in its memory.
+    pub fn drain_machine(&self, machine: MachineId) {
+        let mut state = self.state();
+        state.drain_machine(machine);
+    }
+
     /// Draws a random number below `below` from the fabric's generator, for schedulers.
     pub fn draw(&self, below: u64) -> u64 {
         self.state().rng.random_range(0..below)
@@ -231,6 +237,19 @@ impl SimFabric {
     /// Removes a machine that announces its departure: its peers observe [`Departure::Left`].
     pub fn leave(&self, machine: MachineId) {
         self.state().depart(machine, Departure::Left);
+    }
+
+    /// Starts a machine that has gone again, with another number. What it exported before cannot be imported any more.
+    ///
+    /// # Panics
+    /// If the machine has not gone.
+    pub fn restart(&self, machine: MachineId) {
+        self.state().restart(machine);
+    }
+
+    /// Returns the number of a machine's start.
+    pub fn boot(&self, machine: MachineId) -> u64 {
+        self.state().boot(machine)
     }
 
     /// Returns the hash of all events: equal for equal seeds and equal calls.

@@ -22,7 +22,8 @@ impl State {
     /// Begins a turn of the worker: until the turn ends, memory accesses are attributed to this worker. Returns the
     /// port whose turn was running before.
     pub(super) fn begin_turn(&mut self, worker: WorkerRef) -> Option<usize> {
-        let port = self.ports.iter().position(|port| port.worker == worker);
+        // The last one: a machine that was started again has new workers with the names of the earlier ones.
+        let port = self.ports.iter().rposition(|port| port.worker == worker);
         let before = std::mem::replace(&mut self.processors.running, port);
         self.processors.publish_own_stores();
         before
@@ -153,6 +154,16 @@ impl State {
         *stores_made = stores;
         stores_made.clear();
         self.processors.publish_own_stores();
+    }
+
+    /// Makes the buffered stores of a machine's workers visible, and the late words in its memory.
+    pub(super) fn drain_machine(&mut self, machine: MachineId) {
+        for port in 0..self.ports.len() {
+            if self.ports[port].worker.machine == machine {
+                self.drain(port);
+            }
+        }
+        self.arrive_all(machine);
     }
 
     /// Makes every buffered store and every late word visible.

@@ -158,6 +158,10 @@ impl State {
         self.ports.len() - 1
     }
 
+    pub(super) fn boot(&self, id: MachineId) -> u64 {
+        self.machine(id).boot
+    }
+
     fn machine(&self, id: MachineId) -> &Machine {
         self.machines
             .get(&id)
@@ -302,6 +306,25 @@ impl State {
             .get_mut(&id)
             .expect("the machine that departs belongs to the simulated fabric")
             .gone = true;
+    }
+
+    /// Starts a machine that has gone again, with another number. It exports nothing yet, and has no connections.
+    pub(super) fn restart(&mut self, id: MachineId) {
+        self.parted
+            .retain(|(one, other), _| *one != id && *other != id);
+        for port in &mut self.ports {
+            port.connections.remove(&id);
+        }
+        let boot = self.rng.random();
+        let machine = self.machines.get_mut(&id);
+        let machine =
+            machine.expect("the machine that starts again belongs to the simulated fabric");
+        assert!(machine.gone, "only a machine that has gone starts again");
+        machine.boot = boot;
+        machine.gone = false;
+        machine.exports.clear();
+        machine.workers.fill_with(Sleeper::default);
+        self.note(Event::Restarted { machine: id });
     }
 
     /// Breaks all connections between two machines, in both directions, and notifies all their workers.

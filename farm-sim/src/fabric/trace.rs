@@ -54,6 +54,8 @@ pub enum Event {
         other: MachineId,
         how: Departure,
     },
+    /// A machine was started again.
+    Restarted { machine: MachineId },
     /// A worker went to sleep.
     Slept { worker: WorkerRef, until: Nanos },
     /// A buffered store of a worker became visible to all processors.
@@ -132,6 +134,7 @@ impl fmt::Display for Event {
             Event::Broke { one, other, how } => {
                 write!(f, "{one} and {other} are disconnected: {how:?}")
             }
+            Event::Restarted { machine } => write!(f, "{machine} is started again"),
             Event::Slept { worker, until } => write!(f, "{worker} sleeps until {}", until.0),
             Event::Stored {
                 worker,
@@ -231,6 +234,7 @@ fn words_of(event: Event) -> [u64; 5] {
         Event::Completed { operation, status } => [8, operation, status as u64, 0, 0],
         Event::Stalled { by, to, until } => [9, worker(by), machine(to), until.0, 0],
         Event::Broke { one, other, how } => [10, machine(one), machine(other), how as u64, 0],
+        Event::Restarted { machine: m } => [16, machine(m), 0, 0, 0],
         Event::Slept { worker: w, until } => [11, worker(w), until.0, 0, 0],
         Event::Stored {
             worker: w,

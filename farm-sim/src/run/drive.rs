@@ -8,6 +8,7 @@ use farm_core::time::Nanos;
 use farm_core::worker::Worker;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::kept;
 use super::plan::{Loss, Plan};
 use super::verdict::{Failure, Judge, Outcome};
 use super::{Reached, RunOptions};
@@ -33,6 +34,8 @@ enum End {
     Done(u64),
     Stopped,
     Standstill,
+    /// All processors have stopped for good.
+    Killed,
 }
 
 fn attach(worker: &mut Worker, limits: &ClusterLimits) {
@@ -60,9 +63,13 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             .map_err(|why| Failure::new(Judge::Rest, why)),
         (End::Standstill, None) => Err(standstill(&cluster)),
         // A machine that notices the loss stops, and calls to a lost machine fail. So the clients must end here too.
-        (End::Standstill, Some((_, Loss::Machine(_) | Loss::Connection(..)))) => {
-            Err(standstill(&cluster))
-        }
+        (
+            End::Standstill,
+            Some((
+                _,
+                Loss::Machine(_) | Loss::Machines(..) | Loss::Process(_) | Loss::Connection(..),
+            )),
+        ) => Err(standstill(&cluster)),
         (End::Stopped, None) => {
             let why = format!(
                 "all machines stopped although nothing was lost: {:?}",
@@ -71,8 +78,15 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             Err(Failure::new(Judge::Stopped, why))
         }
         (_, Some(_)) => Ok(()),
+        (End::Killed, None) => unreachable!("processors stop only by a loss"),
     };
     cluster.fabric().drain();
+    let kept = match plan.limits.replicas {
+        0 => Ok(()),
+        _ => kept::check(&cluster, plan.limits.integrity)
+            .map(drop)
+            .map_err(|why| Failure::new(Judge::Kept, why)),
+    };
     let (quiet, finished) = match end {
         End::Done(filled) if plan.loss.is_none() && rested.is_ok() => {
             (true, finish(plan, &cluster, filled))
@@ -87,7 +101,8 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     let failure = judge(&history, demands, options)
         .err()
         .or(rested.err())
-        .or(finished.err());
+        .or(finished.err())
+        .or(kept.err());
     let mut outcome = Outcome {
         plan: plan.clone(),
         hash: 0,
@@ -146,9 +161,14 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
         if (0..cluster.workers()).all(|worker| cluster.inspect(worker, workload::is_done)) {
             return End::Done(filled);
         }
+        if cluster.processors_have_stopped() {
+            return End::Killed;
+        }
         let lost = plan.loss.is_some() && loss.is_none();
         let most_steps = match plan.loss {
-            Some((_, Loss::ProcessorsInTurn(_))) if lost => STANDSTILL_STEPS_WITH_LOCKS,
+            Some((_, Loss::ProcessorsInTurn(_) | Loss::AllProcessors)) if lost => {
+                STANDSTILL_STEPS_WITH_LOCKS
+            }
             Some(_) if lost => STANDSTILL_STEPS_AFTER_LOSS,
             _ => STANDSTILL_STEPS,
         };

@@ -59,6 +59,8 @@ pub const ALL: &[&str] = &[
     "graph: tree got a level",
     "graph: tree lost a level",
     "kv: block followed at once",
+    "kept: a replica has an older version and a record",
+    "kept: records of a killed cluster read",
     "kv: a block allocated on another machine",
     "kv: a table opened for another worker",
     "kv: an edit waits for what it misses",

@@ -4,6 +4,7 @@
 //! `sweep` (many seeds) → `mutants` (bugs that a sweep must find) → `marks` (branches that a sweep must reach).
 
 mod drive;
+mod kept;
 pub mod marks;
 pub mod mutants;
 mod plan;

@@ -26,20 +26,29 @@ const FEW_AHEAD_EVERY: u64 = 8;
 /// One in this many seeds has logged commits, with one to three copies of regions.
 const LOGGED_EVERY: u64 = 4;
 
+/// Number of losses that only seeds with logged commits have, which draw one of them or one of the others.
+const LOSSES_OF_LOGGED: u64 = 4;
+
 /// One in this many of the seeds in which pairs are moved has stores that become visible late.
 const SLOW_STORES_EVERY: u64 = 4;
 
 /// A loss during a run.
 #[derive(Clone, Copy, Debug)]
 pub enum Loss {
-    /// A machine leaves without notice, with its memory.
+    /// A machine leaves without notice, with its memory: it loses power.
     Machine(usize),
+    /// Two machines lose power at the same time.
+    Machines(usize, usize),
+    /// The process of a machine is killed in the middle of a turn. Its memory survives.
+    Process(usize),
     /// The connection between two machines breaks.
     Connection(usize, usize),
     /// The processors of a machine stop for good, between two turns. Its memory still serves remote operations.
     Processors(usize),
     /// As [`Loss::Processors`], in the middle of a turn: locks that the turn holds stay locked.
     ProcessorsInTurn(usize),
+    /// The processors of all machines stop for good, in the middle of turns, as if all processes were killed.
+    AllProcessors,
 }
 
 /// All choices that a seed makes.
@@ -137,6 +146,14 @@ impl Plan {
                 2 => Loss::ProcessorsInTurn(one),
                 _ => Loss::Processors(one),
             };
+            // Not drawn from `rng`, either.
+            let loss = match seed / LOGGED_EVERY % LOSSES_OF_LOGGED {
+                _ if limits.replicas == 0 => loss,
+                0 => Loss::AllProcessors,
+                1 => Loss::Process(one),
+                2 => Loss::Machines(one, other),
+                _ => loss,
+            };
             (rng.random_range(0..operations), loss)
         });
         if let Some((_, Loss::ProcessorsInTurn(_))) = loss {
@@ -175,9 +192,17 @@ impl Loss {
     pub(super) fn strike(self, cluster: &Cluster) {
         match self {
             Loss::Machine(machine) => cluster.kill(machine),
+            Loss::Machines(one, other) => {
+                [one, other].into_iter().for_each(|one| cluster.kill(one))
+            }
+            Loss::Process(machine) => cluster.kill_process(machine),
             Loss::Connection(one, other) => cluster.break_connection(one, other),
             Loss::ProcessorsInTurn(machine) => cluster.stop_processors(machine),
             Loss::Processors(machine) => cluster.pause(machine, u64::MAX),
+            Loss::AllProcessors => {
+                (0..cluster.machines().count())
+                    .for_each(|machine| cluster.stop_processors(machine));
+            }
         }
     }
 }

@@ -18,6 +18,8 @@ pub enum Judge {
     Workload,
     /// The checks at rest: a resource was not returned, or the allocator and memory differ.
     Rest,
+    /// The checks of memory that survives processes: something from which recovery decides is missing.
+    Kept,
     /// The checks of progress: operations no longer ended, or none took effect.
     Liveness,
     /// The cluster stopped although nothing was lost.
@@ -33,6 +35,7 @@ impl fmt::Display for Judge {
             Judge::Adya => "adya",
             Judge::Workload => "workload",
             Judge::Rest => "rest",
+            Judge::Kept => "kept",
             Judge::Liveness => "liveness",
             Judge::Stopped => "stopped",
             Judge::Panic => "panic",
