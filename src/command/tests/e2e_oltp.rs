@@ -321,3 +321,30 @@ fn tables_that_do_not_fit_end_the_run() {
     let ended = place.small("tatp", &args).end();
     ended.failed(1, &["machine", "no room for its shards"]);
 }
+
+/// A command's cluster ends with the command: a second run finds no configuration of the first, and both leave no file.
+#[test]
+fn a_command_with_copies_of_its_data_runs_again() {
+    let place = Place::new("oltp-copies");
+    let copies = [
+        "--machines",
+        "2",
+        "--accounts",
+        "2_000",
+        "-p",
+        "durability.mode=memory",
+    ];
+    for _ in 0..2 {
+        let report = measure(&place, "smallbank", &copies);
+        check_run(only_run(&report), 2, 1);
+    }
+    // A directory that the user names is kept, and a run that finds a configuration there refuses.
+    let store = place.path("store");
+    let named = format!("durability.dir={}", store.display());
+    let named = [&copies[..], &["-p", &named]].concat();
+    measure(&place, "smallbank", &named);
+    assert!(store.exists());
+    let args = [&SHORT[..], &named].concat();
+    let refused = place.small("smallbank", &args).end();
+    refused.failed(1, &["has the configuration of a cluster", "durability.dir"]);
+}

@@ -81,7 +81,8 @@ pub(crate) struct Cluster {
     /// Outputs of all nodes, with the index of the node.
     outputs: Receiver<(usize, Output)>,
     interrupted: Arc<AtomicBool>,
-    /// Directory of the nodes' configuration file, removed on drop.
+    /// Directory of the nodes' configuration file, and of the store of the cluster's configuration unless `durability.dir` names
+    /// another one. Removed on drop.
     _dir: Scratch,
 }
 
@@ -100,6 +101,11 @@ impl Cluster {
         let interrupted = interrupts()?;
         let dir = Scratch::new(&std::env::temp_dir())
             .context("the configuration of the nodes needs a file")?;
+        let mut config = config.clone();
+        if config.is_logged() && config.durability.dir.is_none() {
+            // The cluster ends with the command, so the store of its configuration does, too.
+            config.durability.dir = Some(dir.path().join("configuration"));
+        }
         let file = dir.path().join("cluster.toml");
         std::fs::write(&file, config.to_toml()).with_context(|| {
             format!(
