@@ -314,14 +314,11 @@ impl Coordinator {
 
     fn next_lock(&mut self) -> Option<Action> {
         if !self.stops() {
-            if let Some(own) = self
-                .plan
-                .own()
-                .filter(|_| self.locked == LockMode::Unlocked)
-            {
+            let late = mutants::is_on("own LOCK record after the locks");
+            let is_due = (self.locked == LockMode::Unlocked) != late;
+            if let Some(own) = self.plan.own().filter(|_| is_due) {
                 let own_lock = &self.plan.participants[own];
-                let late = mutants::is_on("own LOCK record after the locks");
-                if own_lock.is_primary() && !own_lock.asked && !late {
+                if own_lock.is_primary() && !own_lock.asked {
                     return Some(Action::LogOwn(own as u32, Kind::Lock));
                 }
             }
@@ -364,7 +361,12 @@ impl Coordinator {
         let installs_early = mutants::is_on("install before all backups acknowledged");
         let missing = u32::from(mutants::is_on("a backup's acknowledgement missing"));
         let all = self.waiting <= missing && self.lost.is_none();
-        if all || installs_early {
+        if let Some(machine) = self.lost.filter(|_| self.waiting == 0)
+            && mutants::is_on("abort after COMMIT-BACKUP")
+        {
+            self.stop(Abort::Lost(machine).into());
+            self.go_to(Step::Abort);
+        } else if all || installs_early {
             self.go_to(Step::Commit);
         }
         None
