@@ -114,7 +114,8 @@ const fn loses(machine: u16, scenario: Scenario) -> Scenario {
 
 const LOSES_BACKUP: Scenario = loses(4, REMOTE[2]);
 
-/// Checks a scenario until all states are visited, or all of `until` are discovered. Returns what was discovered.
+/// Checks a scenario until all states are visited, or all of `until`, if it is not empty, are discovered. Returns what was
+/// discovered: properties that fail, and what is reached.
 fn check(scenario: Scenario, fault: Fault, until: &[&'static str]) -> Vec<&'static str> {
     let model = Commits { scenario, fault };
     let until = match until.is_empty() {

@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use farm_core::alloc::class_for_payload;
-use farm_core::object::Incarnation;
+use farm_core::object::{Incarnation, Version};
 
 use super::super::*;
 use super::properties::Broken;
@@ -16,7 +16,6 @@ use crate::commit::reply::Verdict;
 use crate::commit::truncations::Truncations;
 use crate::record::{Kind, Record};
 use crate::tx::Place;
-use farm_core::object::Version;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Outcome {
