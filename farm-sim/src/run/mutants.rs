@@ -1,5 +1,7 @@
 //! Mutants: deliberate bugs, each of which a sweep must find. They prove that the checkers find bugs.
 //!
+//! Bugs that do harm only when machines are killed and recovered are found by tests of their packages instead (docs/TESTING.md).
+//!
 //! The bugs are in the code of the platform, and one is in the simulated fabric, behind [`farm_core::mutants::is_on`].
 //! Programs for production are built without mutants.
 
@@ -45,6 +47,7 @@ pub const ALL: &[Mutant] = &[
     mutant("answer LOCK-REPLY before locking", "append"),
     mutant("commit with one reply missing", "append"),
     mutant("truncate before all primaries acknowledged", "append"),
+    mutant("low bound early", "append"),
     mutant("log reservation not taken", "append"),
     mutant("commits do not queue for room", "append"),
     mutant("fence missing after the commit", "table"),

@@ -4,7 +4,7 @@
 //! Records of different coordinators reach a backup in any order, so the newest version wins.
 
 use farm_core::alloc::LocateError;
-use farm_core::object::{LockMode, write};
+use farm_core::object::{LockMode, Version, VersionWord, write};
 use farm_core::worker::Worker;
 use farm_core::{marks, mutants};
 
@@ -24,6 +24,29 @@ pub(super) fn apply_record(worker: &mut Worker, record: &Lock<'_>) -> Result<boo
         }
     }
     Ok(true)
+}
+
+/// What a COMMIT-BACKUP record does to a copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Change {
+    /// The copy gets the value of the record, and this version.
+    Installs(Version),
+    /// None: a newer change was applied before.
+    IsOlder,
+    /// Another worker changes the copy now.
+    Waits,
+}
+
+/// Returns what a record of a transaction that has read the version `read` does to a copy with the header `now`.
+pub(super) fn change(now: VersionWord, read: Version) -> Change {
+    let next = read.next();
+    if now.mode() != LockMode::Unlocked {
+        return Change::Waits;
+    }
+    match now.version() >= next && !mutants::is_on("backup applies by arrival") {
+        true => Change::IsOlder,
+        false => Change::Installs(next),
+    }
 }
 
 fn apply(worker: &mut Worker, object: &Object<'_>) -> Result<bool, Rejected> {
@@ -47,14 +70,14 @@ fn apply(worker: &mut Worker, object: &Object<'_>) -> Result<bool, Rejected> {
     }
     let (memory, at) = (table.memory(), address.offset() as usize);
     let now = write::load_version(memory, at);
-    if now.mode() != LockMode::Unlocked {
-        return Ok(false);
-    }
-    let next = object.version.next();
-    if now.version() >= next && !mutants::is_on("backup applies by arrival") {
-        marks::mark("backup: an older change arrived later");
-        return Ok(true);
-    }
+    let next = match change(now, object.version) {
+        Change::Waits => return Ok(false),
+        Change::IsOlder => {
+            marks::mark("backup: an older change arrived later");
+            return Ok(true);
+        }
+        Change::Installs(next) => next,
+    };
     if !write::try_lock(memory, at, now.version(), LockMode::Exclusive) {
         return Ok(false);
     }

@@ -27,25 +27,15 @@
 //!    while lock-free reads still return the values that this transaction is about to replace (docs/decisions/0007).
 //! 3. The objects are installed.
 //!
-//! | step | actions | next step | condition |
-//! |---|---|---|---|
-//! | Reserve | [`Action::Reserve`] | Lock | there is room everywhere |
-//! | | | Abort | a machine is lost, or a record would be too large |
-//! | Lock | [`Action::LogOwn`], [`Action::LockLocal`], [`Action::MakeExclusive`], [`Action::SendLock`] | Validate | all replies: locked |
-//! | | | Abort | an object was not locked, and all have replied |
-//! | Validate | [`Action::ValidateLocal`], [`Action::SendValidate`], [`Action::ReadHeader`] | Backup | all unchanged |
-//! | | | Abort | an object has changed, and all have replied |
-//! | Backup | [`Action::LogOwn`], [`Action::SendBackup`] | Commit | all have acknowledged |
-//! | | | ended | a machine is lost: the outcome is not known |
-//! | Commit | [`Action::LogOwn`], [`Action::InstallLocal`], [`Action::SendEnd`] | ended | all have acknowledged |
-//! | Abort | [`Action::LogOwn`], [`Action::UnlockLocal`], [`Action::ReleaseNew`], [`Action::ReleaseReserved`], [`Action::SendEnd`] | ended | all have acknowledged |
+//! The table of the steps is in `next`.
 //!
 //! If there is no room for an action, the action is blocked, and is returned again when there may be room. After its
 //! first lock a commit waits for no resource that a transaction may hold while it waits for one of these locks: neither
 //! for reply credit, nor for an arena slot that a read keeps until it succeeds. Otherwise the two transactions would
 //! wait for each other.
 
-use std::ops::Range;
+mod action;
+mod next;
 
 use farm_core::fabric::Status;
 use farm_core::ids::MachineId;
@@ -54,6 +44,7 @@ use farm_core::object::{LockMode, VersionWord};
 use farm_core::worker::{Cont, ReadError};
 use farm_core::{marks, mutants};
 
+pub(super) use self::action::{Action, Blocked, EntryRange, Sent};
 use super::plan::{Logged, Plan};
 use super::queues::TicketId;
 use super::reply::verdict;
@@ -63,100 +54,10 @@ use crate::error::{Abort, TxError};
 use crate::record::Kind;
 use crate::tx::{Intent, Tx};
 
-/// Maximum number of entries of this machine that are validated in one turn.
-const LOCAL_PER_TURN: usize = 4096;
-
 /// The continuation of a commit, and its outcome.
 pub(super) type Told = (Cont<Result<(), TxError>>, Result<(), TxError>);
 
-/// The next action of a commit. If an action names a method, the caller passes the action's result to that method
-/// before it requests the next action.
-///
-/// An action fits into two registers. If it were returned in memory, it would be read right after it was written, with
-/// accesses of other sizes, which stalls the processor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Action {
-    /// Reserve room in the logs of all participants, or in none: [`Coordinator::on_reserved`], or
-    /// [`Coordinator::on_refused`].
-    Reserve,
-    /// Append a record of this kind to the own log: [`Coordinator::on_own_logged`].
-    LogOwn(u32, Kind),
-    /// Lock the written objects of this machine: [`Coordinator::on_locked_local`].
-    LockLocal(LockMode),
-    /// Make the locks of this machine's objects exclusive.
-    MakeExclusive,
-    /// Send LOCK to a participant: [`Coordinator::on_lock_sent`].
-    SendLock(u32),
-    /// Validate the objects of this machine among these entries: [`Coordinator::on_validated_local`].
-    ValidateLocal(EntryRange),
-    /// Send VALIDATE for this range of the grouped entries to a machine: [`Coordinator::on_validate_sent`].
-    SendValidate(MachineId, EntryRange),
-    /// Read the header of an entry's object: [`Coordinator::on_header_posted`].
-    ReadHeader(u32),
-    /// Send COMMIT-BACKUP to a participant: [`Coordinator::on_backup_sent`].
-    SendBackup(u32),
-    /// Install the written objects of this machine.
-    InstallLocal,
-    /// Unlock the written objects of this machine.
-    UnlockLocal,
-    /// Release the slots of new objects.
-    ReleaseNew,
-    /// Release the room that was reserved in the log of a participant to which no LOCK was sent.
-    ReleaseReserved(u32),
-    /// Send COMMIT-PRIMARY or ABORT to a participant: [`Coordinator::on_end_sent`].
-    SendEnd(u32, Kind),
-}
-
-const _: () = assert!(size_of::<Option<Action>>() <= 16);
-
-/// A range of entries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EntryRange {
-    pub(super) start: u32,
-    pub(super) end: u32,
-}
-
-impl EntryRange {
-    pub(super) fn range(self) -> Range<usize> {
-        self.start as usize..self.end as usize
-    }
-}
-
-impl From<Range<usize>> for EntryRange {
-    fn from(range: Range<usize>) -> Self {
-        Self {
-            start: range.start as u32,
-            end: range.end as u32,
-        }
-    }
-}
-
-/// The reason why an action is blocked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Blocked {
-    /// A log, or the endpoint, has no room.
-    Room,
-    /// No slot is free for the header.
-    HeaderSlot,
-    /// This turn has done enough.
-    Turn,
-    /// Other commits that wait for room in a log come before this commit in a queue. This commit is resumed when it is
-    /// the first in all of its queues.
-    Queue,
-}
-
-/// The result of sending a record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sent {
-    /// The record is posted.
-    Yes,
-    /// There was no room for the record.
-    Full,
-    /// The machine is lost.
-    Lost,
-}
-
-/// The step of a commit: see the table of the [module](self).
+/// The step of a commit: see the table of [`next`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     #[default]
@@ -291,152 +192,6 @@ impl Coordinator {
         (*ticket, *why, *lost) = (None, None, None);
         (*blocked, *acknowledged, *locked) = (false, false, LockMode::Unlocked);
         spare
-    }
-
-    /// Returns the next action, or `None` if the commit waits for an event.
-    #[inline]
-    pub(super) fn next_action(&mut self) -> Option<Action> {
-        loop {
-            let before = self.step;
-            let action = match before {
-                Step::Reserve => Some(Action::Reserve),
-                Step::Lock => self.next_lock(),
-                Step::Validate => self.next_validate(),
-                Step::Backup => self.next_backup(),
-                Step::Commit => self.next_end(Kind::CommitPrimary),
-                Step::Abort => self.next_end(Kind::Abort),
-            };
-            if action.is_some() || self.step == before {
-                return action;
-            }
-        }
-    }
-
-    fn next_lock(&mut self) -> Option<Action> {
-        if !self.stops() {
-            if let Some(own) = self
-                .plan
-                .own()
-                .filter(|_| self.locked == LockMode::Unlocked)
-            {
-                let own_lock = &self.plan.participants[own];
-                let late = mutants::is_on("own LOCK record after the locks");
-                if own_lock.is_primary() && !own_lock.asked && !late {
-                    return Some(Action::LogOwn(own as u32, Kind::Lock));
-                }
-            }
-            match self.locked {
-                LockMode::Unlocked => return Some(Action::LockLocal(self.mode)),
-                LockMode::Readable if !validates_before_exclusive() && !installs_readable() => {
-                    self.locked = LockMode::Exclusive;
-                    return Some(Action::MakeExclusive);
-                }
-                _ => {}
-            }
-            while let Some(participant) = self.plan.participants.get(self.next) {
-                if participant.is_primary() && !participant.is_own {
-                    return Some(Action::SendLock(self.next as u32));
-                }
-                self.next += 1;
-            }
-        }
-        if self.stops() && self.waiting == 0 {
-            self.go_to(Step::Abort);
-        } else if !self.stops() && self.waiting <= missing() {
-            let nothing_read = self.validated == self.tx.len() && self.plan.reads.is_empty();
-            self.go_to(match nothing_read || self.validates_early() {
-                true => Step::Backup,
-                false => Step::Validate,
-            });
-        }
-        None
-    }
-
-    fn next_backup(&mut self) -> Option<Action> {
-        while let Some(participant) = self.plan.participants.get(self.next) {
-            let at = self.next as u32;
-            match (participant.backup.is_empty(), participant.is_own) {
-                (true, _) => self.next += 1,
-                (false, true) => return Some(Action::LogOwn(at, Kind::CommitBackup)),
-                (false, false) => return Some(Action::SendBackup(at)),
-            }
-        }
-        let installs_early = mutants::is_on("install before all backups acknowledged");
-        let missing = u32::from(mutants::is_on("a backup's acknowledgement missing"));
-        let all = self.waiting <= missing && self.lost.is_none();
-        if all || installs_early {
-            self.go_to(Step::Commit);
-        }
-        None
-    }
-
-    fn next_validate(&mut self) -> Option<Action> {
-        if !self.stops() {
-            let (start, all) = (self.validated, self.tx.entries.len());
-            if start < all {
-                let range = start..all.min(start + LOCAL_PER_TURN);
-                return Some(Action::ValidateLocal(range.into()));
-            }
-            if let Some(action) = self.next_remote() {
-                return Some(action);
-            }
-        }
-        if self.waiting <= missing() {
-            let unlocked = self.validates_early() && self.locked == LockMode::Unlocked;
-            self.go_to(match self.why {
-                Some(_) => Step::Abort,
-                None if unlocked && self.sequence != 0 => Step::Lock,
-                None => Step::Backup,
-            });
-        }
-        None
-    }
-
-    /// Returns the next validation of objects on other machines.
-    #[inline]
-    fn next_remote(&mut self) -> Option<Action> {
-        if self.plan.reads.is_empty() {
-            return None;
-        }
-        if let Some((machine, range)) = self.validation.next_group(&self.plan, &self.tx) {
-            return Some(Action::SendValidate(machine, range.into()));
-        }
-        let header = self.validation.next_header(&self.tx);
-        header.map(|at| Action::ReadHeader(at as u32))
-    }
-
-    fn next_end(&mut self, kind: Kind) -> Option<Action> {
-        let commits = kind == Kind::CommitPrimary;
-        if commits && self.locked == LockMode::Readable && !installs_readable() {
-            self.locked = LockMode::Exclusive;
-            return Some(Action::MakeExclusive);
-        }
-        if let Some(own) = self.plan.own().filter(|_| !self.own_ended) {
-            self.own_ended = true;
-            if self.plan.participants[own].asked {
-                return Some(Action::LogOwn(own as u32, kind));
-            }
-        }
-        if std::mem::take(&mut self.locked) != LockMode::Unlocked {
-            return Some(match commits {
-                true => Action::InstallLocal,
-                false => Action::UnlockLocal,
-            });
-        }
-        if !commits && self.next == 0 && !self.tx.is_empty() {
-            return Some(Action::ReleaseNew);
-        }
-        while let Some(participant) = self.plan.participants.get(self.next) {
-            let at = self.next as u32;
-            if participant.asked && !participant.is_own {
-                return Some(Action::SendEnd(at, kind));
-            }
-            self.next += 1;
-            if !participant.has_record() {
-                return Some(Action::ReleaseReserved(at));
-            }
-        }
-        None
     }
 
     /// Handles the reservation of room in all logs; `sequence` is the number of the transaction.
@@ -736,20 +491,10 @@ impl Coordinator {
     }
 }
 
-/// Returns the number of replies that a commit does not wait for: 0, unless the mutant is on.
-fn missing() -> u32 {
-    u32::from(mutants::is_on("commit with one reply missing"))
-}
-
 /// Returns whether a mutant is on that validates while locks are held in the readable mode.
 pub(super) fn validates_before_exclusive() -> bool {
     mutants::is_on("validate before all are exclusive")
         || mutants::is_on("validation accepts a readable lock")
-}
-
-/// Returns whether the mutant is on that makes each lock exclusive only when its object is installed.
-fn installs_readable() -> bool {
-    mutants::is_on("install before all are exclusive")
 }
 
 #[cfg(test)]

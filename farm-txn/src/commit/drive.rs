@@ -209,7 +209,7 @@ fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
             state.commits.remove(id.index());
             let finished = commit.is_finished();
             if finished {
-                truncate::end(state, &commit);
+                truncate::end(&mut state.truncations, &commit);
             }
             state.spare_commits.push(commit);
             if finished {

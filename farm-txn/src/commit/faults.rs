@@ -35,7 +35,7 @@ impl CommitSteps for Faulty {
 
     fn acknowledged(worker: &mut Worker, commit: &mut Coordinator, is_first: bool) {
         if is_first && mutants::is_on("truncate before all primaries acknowledged") {
-            truncate::end(transactions(worker), commit);
+            truncate::end(&mut transactions(worker).truncations, commit);
             truncate::soon(worker);
             commit.sequence = 0;
         }

@@ -56,7 +56,15 @@ pub(super) fn truncate(worker: &mut Worker) {
 
 /// Applies copies that wait for it, and frees records.
 fn apply(worker: &mut Worker, (): (), (): ()) {
-    while let Some(at) = transactions(worker).own.next_to_apply() {
+    loop {
+        if let Some((end, low)) = transactions(worker).own.take_free()
+            && let Some(own) = worker.own_log()
+        {
+            own.free(end, low);
+        }
+        let Some(at) = transactions(worker).own.next_to_apply() else {
+            return;
+        };
         let mut words = std::mem::take(&mut transactions(worker).primary.words);
         let own = worker.own_log();
         own.expect("a worker whose commits are logged has a log of its own")
@@ -73,10 +81,5 @@ fn apply(worker: &mut Worker, (): (), (): ()) {
                 return worker.control().fail(why);
             }
         }
-    }
-    if let Some((end, low)) = transactions(worker).own.take_free()
-        && let Some(own) = worker.own_log()
-    {
-        own.free(end, low);
     }
 }

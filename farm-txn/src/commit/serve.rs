@@ -50,17 +50,19 @@ fn serve(worker: &mut Worker, at: LogRecord, body: &[u8]) -> Result<(), Rejected
 
 /// Changes the copies of truncated transactions, and frees their records.
 fn apply_backups(worker: &mut Worker, id: LogId) -> Result<(), Rejected> {
-    while let Some(at) = log(worker, id).next_to_apply() {
+    loop {
+        if let Some((end, low)) = log(worker, id).take_free() {
+            worker.free_log(id, end, low);
+        }
+        let Some(at) = log(worker, id).next_to_apply() else {
+            return Ok(());
+        };
         if !read_again(worker, id, (Kind::CommitBackup, at), apply_record)? {
             worker.defer(Cont::new(apply_later, id));
             return Ok(());
         }
         log(worker, id).on_applied();
     }
-    if let Some((end, low)) = log(worker, id).take_free() {
-        worker.free_log(id, end, low);
-    }
-    Ok(())
 }
 
 fn apply_later(worker: &mut Worker, id: LogId, (): ()) {

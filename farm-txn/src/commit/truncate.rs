@@ -11,8 +11,8 @@ use farm_core::messaging::CallError;
 use farm_core::worker::{Append, Cont, Worker};
 
 use super::coordinator::Coordinator;
-use super::truncations::Batch;
-use crate::layer::{Transactions, transactions};
+use super::truncations::{Batch, Truncations};
+use crate::layer::transactions;
 use crate::record::{self, Kind, TxId, fixed_reserved};
 
 /// The time after which truncations are sent by a record of their own.
@@ -30,11 +30,11 @@ pub(crate) struct Outgoing {
 }
 
 /// Lets all participants truncate a transaction that they have acknowledged.
-pub(super) fn end(state: &mut Transactions, commit: &Coordinator) {
+pub(super) fn end(truncations: &mut Truncations, commit: &Coordinator) {
     let all = commit.plan.participants.iter();
     let others = all.filter(|one| one.has_record() && !one.is_own);
     let machines = others.map(|one| one.machine);
-    state.truncations.end(commit.sequence, machines);
+    truncations.end(commit.sequence, machines);
 }
 
 /// Appends a record with the low bound. `fill` appends the part of the record after its head.

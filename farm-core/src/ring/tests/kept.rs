@@ -310,9 +310,9 @@ fn run_own(integrity: RecordIntegrity, steps: &[Step]) -> Result<(), TestCaseErr
             let (note, records) = left(words, integrity);
             prop_assert!(note == freed_before || note == freed);
             let first = records.first().map_or(all.len(), |one| one.0 as usize - 1);
-            prop_assert!(
-                first as u64 == freed_before || first as u64 == freed || records.is_empty()
-            );
+            // Without records, all are freed, but the one that is being appended.
+            let none = records.is_empty() && freed as usize + 1 >= all.len();
+            prop_assert!(first as u64 == freed_before || first as u64 == freed || none);
             let end = first + records.len();
             prop_assert_eq!(&records[..], &all[first..end]);
             // The record that is being appended may be missing.
@@ -334,10 +334,8 @@ proptest! {
     }
 }
 
-/// A log in which a filler lies between kept records. Its word was zeroed when the receiver read it, and the records after it
-/// were lost with the receiver's process.
-#[test]
-fn records_after_a_filler_that_was_read_are_found() {
+/// Appends records and frees them, so that at most two are kept and fillers lie between them.
+fn run_over_fillers() -> Result<(), TestCaseError> {
     let mut log = Log::new(RecordIntegrity::LastWord);
     let mut freed = 0;
     for at in 0..30 {
@@ -349,18 +347,52 @@ fn records_after_a_filler_that_was_read_are_found() {
             Step::Keep,
         ] {
             log.step(step);
-            log.check(freed).unwrap();
+            log.check(freed)?;
         }
         if at >= 2 {
             log.step(Step::Free(1));
-            log.check(freed).unwrap();
+            log.check(freed)?;
             freed = log.freed;
         }
-        assert_eq!(
-            log.kept.len(),
-            2.min(at + 1),
-            "the receiver keeps two records"
-        );
+        let kept = 2.min(at + 1);
+        prop_assert_eq!(log.kept.len(), kept, "the receiver keeps two records");
+    }
+    Ok(())
+}
+
+/// A log in which a filler lies between kept records. Its word was zeroed when the receiver read it, and the records after it
+/// were lost with the receiver's process.
+#[test]
+fn records_after_a_filler_that_was_read_are_found() {
+    run_over_fillers().unwrap();
+}
+
+/// The deliberate bugs that lose records only if the processes are killed.
+#[cfg(feature = "mutants")]
+#[test]
+fn deliberate_bugs_of_kept_logs_are_found() {
+    let own = || {
+        let steps = [
+            Step::Append(32),
+            Step::Append(32),
+            Step::Append(32),
+            Step::Free(1),
+        ];
+        run_own(RecordIntegrity::LastWord, &steps)
+    };
+    type Run<'a> = &'a dyn Fn() -> Result<(), TestCaseError>;
+    let late = "log head stored after its space is zeroed";
+    let runs: [(&str, Run<'_>); 3] = [
+        ("filler zeroed when it is read", &run_over_fillers),
+        (late, &run_over_fillers),
+        (late, &own),
+    ];
+    for (mutant, run) in runs {
+        run().unwrap();
+        crate::mutants::switch(Some(mutant));
+        let found = run().is_err();
+        crate::mutants::switch(None);
+        assert!(found, "{mutant}");
     }
 }
 

@@ -5,6 +5,7 @@ use farm_core::ids::{Address, RegionId};
 use farm_core::object::{Incarnation, LockMode, Version};
 use proptest::prelude::*;
 
+use super::next::LOCAL_PER_TURN;
 use super::*;
 use crate::commit::reply::{REPLY_BYTES, Verdict};
 use crate::tx::Place;
