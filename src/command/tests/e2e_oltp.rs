@@ -331,7 +331,7 @@ fn a_command_with_copies_of_its_data_runs_again() {
         "2",
         "--accounts",
         "2_000",
-        "-p",
+        "--set",
         "durability.mode=memory",
     ];
     for _ in 0..2 {
@@ -341,7 +341,7 @@ fn a_command_with_copies_of_its_data_runs_again() {
     // A directory that the user names is kept, and a run that finds a configuration there refuses.
     let store = place.path("store");
     let named = format!("durability.dir={}", store.display());
-    let named = [&copies[..], &["-p", &named]].concat();
+    let named = [&copies[..], &["--set", &named]].concat();
     measure(&place, "smallbank", &named);
     assert!(store.exists());
     let args = [&SHORT[..], &named].concat();
