@@ -179,7 +179,8 @@ fn an_object_that_one_replica_does_not_have_is_found() {
 
 #[test]
 fn every_change_of_a_block_head_is_found() {
-    let changes: [(&str, fn(&BlockTable)); 5] = [
+    type Change = fn(&BlockTable);
+    let changes: [(&str, Change); 5] = [
         ("class", |table| {
             table.rewrite_head(2, head(SizeClass::new(1), 2))
         }),
