@@ -1,6 +1,6 @@
 //! What a running machine reports about its replicas of regions, to `farm verify`.
 //!
-//! A caller sends one [`Request`] as JSON, and receives the answer. Digests are computed from memory by the thread that answers. Only the
+//! A caller sends one request as JSON, and receives the answer. Digests are computed from memory by the thread that answers. Only the
 //! positions of the logs are asked of the workers, in one of their turns.
 
 use std::sync::Arc;

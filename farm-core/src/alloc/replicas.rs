@@ -107,8 +107,7 @@ impl SlotDigest {
 }
 
 /// What differs between two replicas at a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// Whether the object is allocated, or whether the slot was ever used.
     Allocated,
