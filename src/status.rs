@@ -2,28 +2,27 @@
 //!
 //! A thread of each machine listens at a socket of this host, in the abstract namespace of Unix sockets, so that it leaves no
 //! file. It writes one JSON document to each caller of the same user, and closes the connection. The workers are asked
-//! in one of their turns, and go on.
+//! in one of their turns, and go on. Another thread answers requests about the machine's [replicas], at a socket of its own.
 
+mod client;
 mod collect;
+pub mod replicas;
 mod server;
-
-use std::io::{ErrorKind, Read};
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
 
 use farm_core::config::Config;
 use farm_core::ids::MachineId;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Kind, Result};
+#[cfg(doc)]
+use crate::error::Kind;
+use crate::error::Result;
 pub use server::StatusServer;
+use server::Topic;
 
 /// The version of [`MachineStatus`]; it changes when a field gets another meaning.
 pub const VERSION: u32 = 1;
 /// The number of the table of names.
 pub const CATALOG_TABLE: u16 = crate::catalog::CATALOG;
-/// Longest time that a caller waits for a machine.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a machine reports. Counts begin with the machine; the sums are over its workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -218,28 +217,16 @@ impl Counts {
 /// [`Kind::Refused`] if the machine does not answer, belongs to another user, or answers in a way that this version does not
 /// know.
 pub fn machine_status(config: &Config, machine: MachineId) -> Result<Option<MachineStatus>> {
-    let address = server::address(config, machine)?;
-    let refused = |why: String| Error::new(Kind::Refused, format!("machine {machine}: {why}"));
-    let mut socket = match UnixStream::connect_addr(&address) {
-        Ok(socket) => socket,
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => return Ok(None),
-        Err(error) => return Err(refused(format!("cannot ask for its status: {error}"))),
+    let status: Option<MachineStatus> = client::ask(config, machine, Topic::Status, &[])?;
+    let Some(status) = status else {
+        return Ok(None);
     };
-    server::check_user(&socket).map_err(refused)?;
-    let mut text = String::new();
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket
-        .read_to_string(&mut text)
-        .map_err(|error| refused(format!("it does not answer: {error}")))?;
-    let status = serde_json::from_str(&text);
-    let status: MachineStatus =
-        status.map_err(|error| refused(format!("its status is not readable: {error}")))?;
     if status.version != VERSION {
         let (theirs, version) = (status.version, &status.farm);
         let why = format!(
             "its status has version {theirs}, not {VERSION}; use the program of farm {version}"
         );
-        return Err(refused(why));
+        return Err(client::refused(machine, why));
     }
     Ok(Some(status))
 }
@@ -250,7 +237,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
-    use crate::{Cluster, Table};
+    use crate::{Cluster, Error, Kind, Table};
 
     #[test]
     fn machines_of_a_process_report_until_they_stop() {
@@ -294,7 +281,8 @@ mod tests {
         config.cluster.name = format!("status-garbage-{}", std::process::id());
         let machine = config.machines[0].id;
         let listener =
-            UnixListener::bind_addr(&server::address(&config, machine).unwrap()).unwrap();
+            UnixListener::bind_addr(&server::address(&config, machine, Topic::Status).unwrap())
+                .unwrap();
         let answers = ["", "{}", "\u{0}garbage", "{\"version\": 1}"];
         let answering = std::thread::spawn(move || {
             for answer in answers {

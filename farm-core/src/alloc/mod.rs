@@ -63,7 +63,7 @@ mod geometry;
 mod rebuild;
 mod reclassify;
 mod region;
-mod replicas;
+pub mod replicas;
 mod run;
 mod slab;
 mod state;

@@ -193,7 +193,7 @@ impl BlockTable {
     }
 
     /// Checks the run of `head`, and returns its number of blocks.
-    fn check_run(&self, block: u32, head: BlockHead) -> Result<u32, TableError> {
+    pub(super) fn check_run(&self, block: u32, head: BlockHead) -> Result<u32, TableError> {
         let BlockHead { run, class, .. } = head;
         let broken = TableError::BadRun {
             region: self.region,
@@ -483,7 +483,7 @@ impl BlockTable {
         }
     }
 
-    fn orphan(&self, block: u32) -> TableError {
+    pub(super) fn orphan(&self, block: u32) -> TableError {
         TableError::Orphan {
             region: self.region,
             block,

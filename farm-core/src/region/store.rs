@@ -225,6 +225,15 @@ impl Store {
         lock(&self.regions).get(&id).cloned()
     }
 
+    /// Returns the memory of this machine's replica of a region, as its primary or as a backup.
+    pub fn replica(&self, id: RegionId) -> Option<Memory> {
+        match self.region(id) {
+            // A mapping has whole pages and may be longer than the region.
+            Some((memory, _)) => Some(memory.window(0, self.config.region_bytes)),
+            None => self.backups.as_ref()?.memory(id),
+        }
+    }
+
     /// Allocates adjacent objects; see [`BlockAllocator::allocate_array`].
     ///
     /// # Errors

@@ -101,6 +101,18 @@ pub struct LogCounters {
     pub own_bytes: u64,
 }
 
+/// Bytes of the logs between a worker and the workers of one machine, fillers included. What a worker writes to a machine, and what
+/// the workers of that machine have freed of it, is equal when no record is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogBytes {
+    /// The machine at the other end, or the worker's own machine.
+    pub machine: MachineId,
+    /// Bytes that the worker has written into its log at that machine.
+    pub written: u64,
+    /// Bytes that the worker has freed in its logs from that machine.
+    pub freed: u64,
+}
+
 /// The logs of one worker.
 pub(super) struct Logs {
     /// The machine of this worker.
@@ -157,6 +169,16 @@ impl Logs {
         let incoming = self.incoming.iter().flatten();
         let freed: u64 = incoming.map(|log| log.ring.head()).sum();
         (sent + own.0, freed + own.1)
+    }
+
+    /// Returns the bytes written to the log at a machine other than the own one, by its place in the list of machines, and those
+    /// freed in the logs from it.
+    fn carried_with(&self, place: usize, machine: MachineId) -> (u64, u64) {
+        let written = self.out.get(place).and_then(Option::as_ref);
+        let incoming = self.incoming.iter().flatten();
+        let incoming = incoming.filter(|log| log.from.machine == machine);
+        let freed = incoming.map(|log| log.ring.head()).sum();
+        (written.map_or(0, LogSender::tail), freed)
     }
 
     /// Adds the logs between this worker and the machine at this place.
@@ -221,6 +243,24 @@ impl Worker {
     /// Returns the counts of log records so far.
     pub fn log_counters(&self) -> LogCounters {
         self.logs.counters
+    }
+
+    /// Returns the bytes of the logs between this worker and each machine of the cluster.
+    pub fn log_bytes(&self) -> Vec<LogBytes> {
+        let machines = self.machines().iter().enumerate();
+        let of = |(place, &(machine, _)): (usize, &(MachineId, usize))| {
+            let (written, freed) = match (&self.logs.own, machine == self.me.machine) {
+                (Some(own), true) => own.carried(),
+                (None, true) => (0, 0),
+                (_, false) => self.logs.carried_with(place, machine),
+            };
+            LogBytes {
+                machine,
+                written,
+                freed,
+            }
+        };
+        machines.map(of).collect()
     }
 
     /// Returns the maximum number of bytes of the body of one record in the log at another machine.

@@ -85,15 +85,14 @@ impl Cluster {
         };
         let mut compared = 0;
         for (region, replicas) in map {
-            let primary = store(replicas.primary()).and_then(|store| store.region(region));
+            let replica = |machine| store(machine).and_then(|store| store.replica(region));
+            let primary = replica(replicas.primary());
             for backup in replicas.backups() {
-                let copy = store(*backup).and_then(|store| store.backups()?.memory(region));
-                let (Some((primary, _)), Some(copy)) = (&primary, copy) else {
+                let (Some(primary), Some(copy)) = (primary.clone(), replica(*backup)) else {
                     continue;
                 };
-                let bytes = copy.len();
                 let open = |memory| BlockTable::open(memory, region).map_err(Difference::from);
-                let tables = open(primary.window(0, bytes)).and_then(|one| Ok((one, open(copy)?)));
+                let tables = open(primary).and_then(|one| Ok((one, open(copy)?)));
                 let same = tables.and_then(|(one, other)| compare_replicas(&one, &other));
                 compared += same.map_err(|why| {
                     let primary = replicas.primary();

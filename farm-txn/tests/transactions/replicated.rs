@@ -28,12 +28,13 @@ fn compare(cluster: &Cluster) -> u64 {
     let store = |id: MachineId| cluster.machines[id.get() as usize - 1].store();
     let mut compared = 0;
     for (region, replicas) in cluster.machines[0].store().map().all() {
-        let (primary, _) = store(replicas.primary()).region(region).unwrap();
+        let replica = |machine| {
+            let memory = store(machine).replica(region).unwrap();
+            BlockTable::open(memory, region).unwrap()
+        };
+        let primary = replica(replicas.primary());
         for backup in replicas.backups() {
-            let copy = store(*backup).backups().unwrap().memory(region).unwrap();
-            let primary = BlockTable::open(primary.window(0, copy.len()), region).unwrap();
-            let copy = BlockTable::open(copy, region).unwrap();
-            compared += compare_replicas(&primary, &copy).unwrap();
+            compared += compare_replicas(&primary, &replica(*backup)).unwrap();
         }
     }
     compared

@@ -52,11 +52,12 @@ Examples:
   farm workload bank --verify                    run transactions on three processes, and check the history
   farm sim --seeds 1000                          simulate 1,000 clusters with faults, and check each
   farm bench limit                               compare lookups with random reads of this host's memory
+  farm verify --config my.toml                   compare the copies of data of a running cluster
   farm clean --dry-run                           list files that killed clusters left in memory
 
 `farm <command> --help` documents each command. config/local.toml documents the configuration.
 Exit status: 0 if no operation failed and every check passed; 2 if the command line or the configuration
-is wrong; 130 after SIGINT or SIGTERM; 1 after any other failure."
+is wrong; 130 after SIGINT or SIGTERM; 1 after any other failure. `farm verify` ends with 3 if it could not compare."
 )]
 pub(crate) struct Cli {
     /// Filter of log messages on standard error, as in `info` or `farm_core=debug,warn`; overrides RUST_LOG.
@@ -89,6 +90,8 @@ pub(crate) enum Command {
     Node(NodeArgs),
     /// Print what the machines of a running cluster do and use.
     Status(StatusArgs),
+    /// Compare all replicas of all regions of an idle running cluster.
+    Verify(VerifyArgs),
     /// Measure one part of the platform by itself.
     Bench(BenchArgs),
     /// Run a workload on a temporary cluster, record its history, and check the history.
@@ -580,6 +583,40 @@ pub(crate) struct StatusArgs {
     /// Seconds over which rates are measured.
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     pub(crate) interval: f64,
+}
+
+/// Options of `farm verify`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A cluster with durability.mode = \"memory\" stores every region on durability.replicas machines: a primary, and
+backups, which apply commits later, from their logs. This command compares them: the allocated objects with
+versions, incarnations and bytes, the freed objects without their bytes, and the blocks with size classes, lengths
+and bases. Each machine computes digests of its replicas; only these are compared, and the objects of blocks whose
+digests differ. Memory that transactions reserved and never committed may differ.
+
+The machines are those of the configuration, found as `farm status` finds them: on this host, in any process of
+this user. All that store regions must run. Programs may read, but must not write meanwhile: the command waits until all
+log records are applied, and compares again if there were new ones.
+
+Exit status: 0 if all replicas are equal; 1 if some differ: the output names the objects and machines; 3 if they
+could not be compared, because a machine does not answer, the cluster is not idle, or there is one replica only;
+2 if the command line or the configuration is wrong.
+
+Examples:
+  farm verify --config my.toml
+  farm verify --config my.toml --wait 60
+  farm verify --config my.toml --json | jq '.differences[] | [.machine, .address, .differs]'")]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Seconds to wait for the cluster to become idle.
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = seconds_or_none)]
+    pub(crate) wait: Duration,
 }
 
 /// Parses a number of seconds.

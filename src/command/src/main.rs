@@ -15,6 +15,7 @@ mod scratch;
 mod sim;
 mod status;
 mod taobench;
+mod verify;
 mod workload;
 mod ycsb;
 
@@ -37,6 +38,8 @@ use cli::{Cli, Command};
 
 /// Exit status if the command line or the configuration is wrong. clap uses the same.
 const EXIT_USAGE: u8 = 2;
+/// Exit status of `farm verify` if the replicas could not be compared.
+const EXIT_NOT_COMPARED: u8 = 3;
 /// Exit status after SIGINT or SIGTERM: 128 + 2, as shells report SIGINT.
 const EXIT_INTERRUPTED: u8 = 130;
 
@@ -70,6 +73,7 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Doctor(args) => doctor::run(&args),
         Command::Clean(args) => clean::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Verify(args) => verify::run(&args),
         Command::Demo(args) => ycsb::demo(&args, log),
         Command::Ycsb(args) => ycsb::run(&args, log),
         Command::Tatp(args) => oltp::tatp(&args, log),
@@ -180,8 +184,12 @@ fn exit_code_of(error: &anyhow::Error) -> ExitCode {
             || cause.is::<OptionsError>()
             || cause.is::<oltp::SettingsError>()
     });
+    let not_compared =
+        |cause: &(dyn std::error::Error + 'static)| cause.is::<verify::NotCompared>();
     if usage {
         ExitCode::from(EXIT_USAGE)
+    } else if error.chain().any(not_compared) {
+        ExitCode::from(EXIT_NOT_COMPARED)
     } else {
         ExitCode::FAILURE
     }

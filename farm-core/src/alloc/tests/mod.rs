@@ -2,6 +2,7 @@
 
 mod blocks;
 mod reclassify;
+mod replicas;
 mod slab_model;
 mod slabs;
 mod table;

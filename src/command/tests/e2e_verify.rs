@@ -1,0 +1,302 @@
+//! `farm verify` of a program and two nodes, from another process.
+
+mod common;
+
+use std::fs::File;
+use std::io::Write as _;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use common::{Ended, Place, Run, number};
+use farm::status::replicas::replica_state;
+use farm::{Cluster, Error, Farm, Ptr, Table};
+use farm_core::ids::{Address, MachineId};
+use serde_json::Value;
+
+/// Exit status if the replicas could not be compared.
+const NOT_COMPARED: i32 = 3;
+/// Bytes of a value.
+type Bytes = [u8; 120];
+
+fn first() -> MachineId {
+    MachineId::new(1).unwrap()
+}
+
+/// Writes the configuration of three small machines with copies. Returns its path.
+fn with_replicas(place: &Place, replicas: u8) -> String {
+    let dir = place.path("state");
+    let more = format!(
+        "[durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\n",
+        dir.display()
+    );
+    place.config("farm.toml", "64MiB", 3, &more)
+}
+
+/// Starts two nodes, and the first machine in this process.
+fn start(place: &Place, config: &str) -> (Cluster, [Run; 2]) {
+    let nodes = [2, 3].map(|machine| place.start_node(config, machine));
+    (Cluster::join(config, first()).start().unwrap(), nodes)
+}
+
+fn stop(cluster: Cluster, nodes: [Run; 2]) {
+    cluster.stop().unwrap();
+    for node in nodes {
+        node.end().ok();
+    }
+}
+
+fn verify(place: &Place, config: &str, more: &[&str]) -> Ended {
+    place
+        .farm(&[&["verify", "--config", config], more].concat())
+        .end()
+}
+
+/// Inserts, changes and removes pairs on all machines, and allocates, writes and frees objects. Returns objects that remain.
+fn work(cluster: &Cluster) -> Vec<Ptr<Bytes>> {
+    let table: Table<u64, Bytes> = cluster.create_table("verified", 2000).unwrap();
+    let run = async |farm: Farm| {
+        for key in 0..500 {
+            table.insert(&farm, key, [1; 120]).await?;
+        }
+        for key in 0..200 {
+            table.remove(&farm, key * 2).await?;
+            table.put(&farm, key * 2 + 1, [2; 120]).await?;
+        }
+        let mut kept = Vec::new();
+        for number in 0..60 {
+            let made: Ptr<Bytes> = farm
+                .transact(async |tx| tx.alloc([number; 120]).await)
+                .await?;
+            farm.transact(async |tx| tx.set(made, [number + 1; 120]).await)
+                .await?;
+            match number % 3 {
+                0 => farm.transact(async |tx| tx.free(made).await).await?,
+                _ => kept.push(made),
+            }
+        }
+        // A transaction that reserves memory, and does not commit.
+        let refused = farm
+            .transact(async |tx| {
+                tx.alloc([0u64; 100]).await?;
+                Err::<(), _>(Error::refused("no"))
+            })
+            .await;
+        assert!(refused.is_err());
+        Ok::<_, Error>(kept)
+    };
+    cluster.block_on(run).unwrap()
+}
+
+/// A byte or word of the file of a machine's replica of a region.
+struct Stored {
+    file: File,
+    at: u64,
+}
+
+impl Stored {
+    /// Finds the file by the region's number in its block table, and by the machine in its name.
+    fn find(place: &Place, machine: MachineId, address: Address, at: u64) -> Self {
+        let name = format!("-{machine}-");
+        let files = place.memory().into_iter();
+        let files = files.filter(|path| path.to_string_lossy().contains(&name));
+        let found = files.filter_map(|path| {
+            let file = File::options().read(true).write(true).open(path).unwrap();
+            let mut header = [0; 12];
+            file.read_at(&mut header, 0).unwrap();
+            let (magic, region) = header.split_at(8);
+            let region = u32::from_le_bytes(region.try_into().unwrap());
+            (magic == b"FaRMblk2" && region == address.region().to_bits()).then_some(file)
+        });
+        let found: Vec<File> = found.collect();
+        let [file] = <[File; 1]>::try_from(found).expect("a machine has one replica of a region");
+        Self { file, at }
+    }
+
+    fn flip(&self, bits: u8) {
+        let mut byte = [0];
+        self.file.read_exact_at(&mut byte, self.at).unwrap();
+        self.file.write_all_at(&[byte[0] ^ bits], self.at).unwrap();
+    }
+}
+
+/// Returns the report of a comparison with this exit status.
+fn report(place: &Place, config: &str, code: i32) -> Value {
+    let ended = verify(place, config, &["--json"]).failed(code, &[]);
+    serde_json::from_str(&ended.stdout).unwrap()
+}
+
+fn equal_replicas_and_damaged_ones(replicas: u8) {
+    let place = Place::new("verify");
+    let config = with_replicas(&place, replicas);
+    verify(&place, &config, &[]).failed(NOT_COMPARED, &["none of its machines runs on this host"]);
+    let (cluster, nodes) = start(&place, &config);
+    let kept = work(&cluster);
+
+    let equal = report(&place, &config, 0);
+    assert_eq!(
+        (&equal["equal"], &equal["different"]),
+        (&true.into(), &0.into())
+    );
+    let machines = equal["machines"].as_array().unwrap();
+    let sum = |key: &str| {
+        machines
+            .iter()
+            .map(|machine| number(machine, key))
+            .sum::<f64>()
+    };
+    assert_eq!(sum("primaries"), number(&equal, "regions"));
+    assert_eq!(
+        sum("replicas"),
+        number(&equal, "regions") * f64::from(replicas)
+    );
+    let objects = sum("objects") / f64::from(replicas);
+    assert!(
+        objects > kept.len() as f64 && objects.fract() == 0.0,
+        "{equal:#}"
+    );
+    let words = verify(&place, &config, &[]).ok().stdout;
+    assert!(words.contains("all replicas are equal"), "{words}");
+
+    // A byte of an object at its last backup.
+    let state = replica_state(cluster.config(), first()).unwrap().unwrap();
+    let address = Address::from_bits(kept[7].to_words()[0]).unwrap();
+    let mut regions = state.regions.iter();
+    let stored = regions.find(|region| region.region == address.region());
+    let stored = stored
+        .expect("the region of an object is recorded")
+        .machines
+        .clone();
+    assert_eq!(stored.len(), usize::from(replicas));
+    let (primary, backup) = (stored[0], stored[stored.len() - 1]);
+    let offset = u64::from(address.offset());
+    let byte = Stored::find(&place, backup, address, offset + 16 + 40);
+    byte.flip(4);
+    let differ = verify(&place, &config, &[]).failed(1, &[]).stdout;
+    let named = format!("object {address}: bytes on {backup} differs from the primary {primary}");
+    assert!(differ.contains(&named), "no {named:?} in\n{differ}");
+    let found = report(&place, &config, 1);
+    assert_eq!(found["different"], 1);
+    let difference = &found["differences"][0];
+    assert_eq!(difference["address"], address.to_string());
+    assert_eq!(difference["machine"], backup.to_string());
+    assert_eq!(difference["differs"], serde_json::json!(["bytes"]));
+    byte.flip(4);
+    verify(&place, &config, &[]).ok();
+
+    // The version of an object at its primary: all backups differ from it.
+    let version = Stored::find(&place, primary, address, offset + 1);
+    version.flip(1);
+    let found = report(&place, &config, 1);
+    assert_eq!(found["different"], replicas - 1);
+    assert_eq!(
+        found["differences"][0]["differs"],
+        serde_json::json!(["version"])
+    );
+    version.flip(1);
+
+    // The block table of a backup.
+    let table = Stored::find(&place, backup, address, 64);
+    table.flip(0xf0);
+    let differ = verify(&place, &config, &[]).failed(1, &[]).stdout;
+    let named = format!(
+        "the replica of {backup} is unusable: region {}",
+        address.region()
+    );
+    assert!(differ.contains(&named), "no {named:?} in\n{differ}");
+    table.flip(0xf0);
+    verify(&place, &config, &[]).ok();
+    stop(cluster, nodes);
+}
+
+#[test]
+fn two_replicas_are_compared_and_damage_is_found() {
+    equal_replicas_and_damaged_ones(2);
+}
+
+#[test]
+fn three_replicas_are_compared_and_damage_is_found() {
+    equal_replicas_and_damaged_ones(3);
+}
+
+#[test]
+fn a_cluster_that_is_not_idle_is_not_compared() {
+    let place = Place::new("verify-busy");
+    let config = with_replicas(&place, 2);
+    let (cluster, nodes) = start(&place, &config);
+    let numbers = cluster.create_sequence("numbers", 1).unwrap();
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            cluster.block_on(async |farm| {
+                while !ends.load(Ordering::Relaxed) {
+                    numbers.next(&farm).await.unwrap();
+                }
+            });
+        });
+        let busy = verify(&place, &config, &["--wait", "0.3"]);
+        ends.store(true, Ordering::Relaxed);
+        busy.failed(NOT_COMPARED, &["not idle after 0.3 s: machine m", "--wait"]);
+    });
+    verify(&place, &config, &[]).ok();
+
+    // A configuration with another machine, and one without a machine.
+    let other = place.config("four.toml", "64MiB", 4, "");
+    let missing = "machine(s) m4 of the configuration do not run on this host";
+    verify(&place, &other, &[]).failed(NOT_COMPARED, &[missing]);
+    let other = place.config("two.toml", "64MiB", 2, "");
+    let unknown = [
+        "machine m3 stores a replica",
+        "the configuration that the cluster runs",
+    ];
+    verify(&place, &other, &[]).failed(NOT_COMPARED, &unknown);
+    verify(&place, &config, &["--wait", "soon"]).failed(2, &["--wait"]);
+    stop(cluster, nodes);
+}
+
+#[test]
+fn a_cluster_without_copies_has_nothing_to_compare() {
+    for (name, mode, why) in [
+        ("verify-none", "none", "durability.mode = \"none\""),
+        ("verify-one", "memory", "durability.replicas = 1"),
+    ] {
+        let place = Place::new(name);
+        let more = format!(
+            "[durability]\nmode = \"{mode}\"\nreplicas = 1\ndir = \"{}\"\n",
+            place.path("state").display()
+        );
+        let config = place.config("farm.toml", "64MiB", 2, &more);
+        let cluster = Cluster::from_file(&config).start().unwrap();
+        verify(&place, &config, &[]).failed(NOT_COMPARED, &["nothing to compare", why]);
+        cluster.stop().unwrap();
+    }
+}
+
+/// Programs from before this command answer `farm status`, and have no socket for requests about replicas.
+#[test]
+fn a_machine_of_an_older_program_is_named() {
+    let place = Place::new("verify-old");
+    let config = place.three_machines();
+    let dir = place.path("run").canonicalize().unwrap().join(place.name());
+    let identity = xxhash_rust::xxh3::xxh3_64(dir.as_os_str().as_bytes());
+    let name = format!("farm-{identity:016x}-m1-status");
+    let address = SocketAddr::from_abstract_name(name).unwrap();
+    let listener = UnixListener::bind_addr(&address).unwrap();
+    let answering = std::thread::spawn(move || {
+        let status = serde_json::json!({
+            "version": 1, "farm": "0.0.9", "machine": 1, "pid": 77, "uptime_s": 1.0, "workers": 1, "fabric": "shm",
+            "address": null, "classes": [], "tables": [], "counts": {},
+            "memory": {"dir": "/", "limit": 1, "regions": 1, "free": 1, "slabs": 1, "arrays": 1},
+        });
+        let (mut caller, _) = listener.accept().unwrap();
+        caller.write_all(status.to_string().as_bytes()).unwrap();
+    });
+    let texts = [
+        "machine m1 (process 77, farm 0.0.9)",
+        "does not know `farm verify`",
+    ];
+    verify(&place, &config, &[]).failed(NOT_COMPARED, &texts);
+    answering.join().unwrap();
+}
