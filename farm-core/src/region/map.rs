@@ -4,14 +4,16 @@
 //! Hashing only proposes the machines of a new region ([`super::placement`]). This map is the one way to find the machines of
 //! a region that exists. A region is in the map of every machine before any commit with an object in it is reported, so an
 //! address in a region that the map does not know is the address of no object.
+//!
+//! The map also has the address of the catalog, the object from which tables are found, once the configuration names one.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
-use crate::ids::{MachineId, RegionId};
+use crate::ids::{Address, MachineId, RegionId};
 use crate::limits::MAX_REPLICAS;
 
 /// The machines that store a region, the primary first.
@@ -84,6 +86,8 @@ pub struct RegionMap {
     own: Mutex<Own>,
     /// Length of `own.unrecorded`.
     unrecorded: AtomicUsize,
+    /// The bits of the catalog's address; null until this machine knows it.
+    catalog: AtomicU64,
 }
 
 impl RegionMap {
@@ -111,6 +115,18 @@ impl RegionMap {
             after.extend(regions.iter().copied());
             after
         });
+    }
+
+    /// Returns the address of the catalog, if this machine knows it.
+    #[inline]
+    pub fn catalog(&self) -> Option<Address> {
+        let address = Address::from_bits(self.catalog.load(Ordering::Acquire));
+        address.filter(|address| !address.is_null())
+    }
+
+    /// Records the catalog that the configuration names.
+    pub(crate) fn set_catalog(&self, catalog: Address) {
+        self.catalog.store(catalog.to_bits(), Ordering::Release);
     }
 
     /// Records that all machines know a region of this machine.
