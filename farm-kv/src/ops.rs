@@ -5,9 +5,11 @@ use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, Worker};
 
 use crate::KvError;
-use crate::change::{Change, HEADER_BYTES, decode};
+use crate::change::{Change, HEADER_BYTES, decode, parse};
 use crate::layout::Layout;
+use crate::open::LOOK_AGAIN;
 use crate::owner::Waiter;
+use crate::owners::{look_up_again, look_up_all};
 use crate::pending::{ChangeCont, PendingChange};
 use crate::shard::{Editor, ShardFacts, ShardPlace, complete};
 use crate::state::kv;
@@ -15,6 +17,8 @@ use crate::table::{Shard, TableId, TableSpec};
 
 /// Message id of a change, sent to the owner of its shard.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
+/// Maximum number of workers that may refuse a change, because they do not own its shard, before it fails.
+const MOST_REFUSALS: u32 = 100;
 /// Maximum number of bytes of message bodies that are allocated in advance.
 const BODIES_BYTES: usize = 1 << 20;
 
@@ -45,12 +49,36 @@ pub fn change(
             table: table.0,
             shard,
             body,
+            refusals: 0,
             outcome: None,
             cont,
         });
         send(worker, pending);
     }
     Ok(())
+}
+
+/// Sends a change of this worker to the owner of its shard, which is another worker than expected.
+pub(crate) fn redirect(worker: &mut Worker, body: Vec<u8>, cont: ChangeCont) {
+    let order = parse(&body).expect("the message was encoded by this worker");
+    let pending = PendingChange {
+        table: order.table,
+        shard: order.shard,
+        body,
+        refusals: 0,
+        outcome: None,
+        cont,
+    };
+    let pending = kv(worker).changes.insert(pending);
+    look_up_and_send(worker, pending as u64, ());
+}
+
+/// Looks up the owner of a change's shard, and sends it the change.
+fn look_up_and_send(worker: &mut Worker, pending: u64, (): ()) {
+    let entry = &kv(worker).changes[pending as usize];
+    let (table, shard) = (entry.table, entry.shard);
+    look_up_again(worker, table, shard);
+    send(worker, pending as usize);
 }
 
 /// Allocates message bodies for the expected number of concurrent changes, limited to one mebibyte in total, so that a
@@ -104,20 +132,17 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
         1,
         ReplyCont::new(answered, pending as u64),
     );
-    let state = kv(worker);
+    let entry = &mut kv(worker).changes[pending];
+    entry.body = body;
     match sent {
-        Ok(()) => state.bodies.push(body),
-        Err(CallError::Busy) => {
-            state.changes[pending].body = body;
-            return false;
-        }
+        Ok(()) => {}
+        Err(CallError::Busy) => return false,
         Err(error) => {
-            state.bodies.push(body);
             let outcome = match error {
                 CallError::PeerLost(machine) => KvError::PeerLost(machine),
                 other => KvError::Spec(other.to_string()),
             };
-            state.changes[pending].outcome = Some(Err(outcome));
+            entry.outcome = Some(Err(outcome));
             worker.defer(Cont::new(report, pending as u64));
         }
     }
@@ -125,7 +150,7 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
 }
 
 fn report(worker: &mut Worker, pending: u64, (): ()) {
-    let entry = kv(worker).changes.remove(pending as usize);
+    let entry = take_back(worker, pending);
     let outcome = entry
         .outcome
         .expect("a change that failed before it was sent has an outcome");
@@ -134,7 +159,7 @@ fn report(worker: &mut Worker, pending: u64, (): ()) {
 
 fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) {
     let state = kv(worker);
-    let entry = state.changes.remove(pending as usize);
+    let entry = &mut state.changes[pending as usize];
     let machine = state.tables[&entry.table].shards[entry.shard as usize]
         .owner
         .machine;
@@ -145,7 +170,22 @@ fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) 
         ))),
         Err(_) => Err(KvError::PeerLost(machine)),
     };
+    if let Err(KvError::Moved(_)) = outcome
+        && entry.refusals < MOST_REFUSALS
+    {
+        entry.refusals += 1;
+        return worker.set_timer(LOOK_AGAIN, Cont::new(look_up_and_send, pending));
+    }
+    let entry = take_back(worker, pending);
     entry.cont.resume(worker, outcome);
+}
+
+/// Removes a change that has ended.
+fn take_back(worker: &mut Worker, pending: u64) -> PendingChange {
+    let state = kv(worker);
+    let mut entry = state.changes.remove(pending as usize);
+    state.bodies.push(std::mem::take(&mut entry.body));
+    entry
 }
 
 /// Counts of the shards that a worker owns.
@@ -165,6 +205,7 @@ pub struct OwnShards {
 /// [`KvError::NotOpen`].
 pub fn own_shards(worker: &mut Worker, table: TableId) -> Result<OwnShards, KvError> {
     let me = worker.me();
+    look_up_all(worker, table.0);
     let open = kv(worker).tables.open(table)?;
     let (layout, buckets) = (&open.layout, u64::from(open.spec.buckets));
     let mut own = OwnShards::default();
@@ -180,9 +221,7 @@ pub fn own_shards(worker: &mut Worker, table: TableId) -> Result<OwnShards, KvEr
 /// Returns the tables that are open on this worker.
 pub fn open_tables(worker: &mut Worker) -> Vec<TableSpec> {
     let all = kv(worker).tables.all();
-    all.filter(|table| table.is_open())
-        .map(|table| table.spec)
-        .collect()
+    all.map(|table| table.spec).collect()
 }
 
 /// Returns the address ranges of the buckets of this worker's shards: first address and bytes, including the spare last
@@ -192,6 +231,7 @@ pub fn open_tables(worker: &mut Worker) -> Vec<TableSpec> {
 /// [`KvError::NotOpen`].
 pub fn own_spans(worker: &mut Worker, table: TableId) -> Result<Vec<(Address, u64)>, KvError> {
     let me = worker.me();
+    look_up_all(worker, table.0);
     let open = kv(worker).tables.open(table)?;
     let bytes = (u64::from(open.spec.buckets) + 1) * open.layout.bucket_bytes() as u64;
     let own = open.shards.iter().filter(|shard| shard.owner == me);
@@ -240,6 +280,7 @@ fn own_places(
     table: TableId,
 ) -> Result<Vec<(u32, Shard, ShardPlace)>, KvError> {
     let me = worker.me();
+    look_up_all(worker, table.0);
     let open = kv(worker).tables.open(table)?;
     let shards = open.shards.iter().enumerate();
     let own = shards.filter(|(_, shard)| shard.owner == me);

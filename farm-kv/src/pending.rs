@@ -112,8 +112,10 @@ pub type ChangeCont = Cont<Result<Changed, KvError>>;
 pub(crate) struct PendingChange {
     pub(crate) table: u16,
     pub(crate) shard: u32,
-    /// Body of the message, until it is sent.
+    /// Body of the message.
     pub(crate) body: Vec<u8>,
+    /// Number of workers that have refused the change, because they do not own the shard.
+    pub(crate) refusals: u32,
     /// Outcome of a change that failed before it was sent.
     pub(crate) outcome: Option<Result<Changed, KvError>>,
     pub(crate) cont: ChangeCont,

@@ -6,8 +6,8 @@
 //! is released. The machine that will store a new array reserves room for it at once, and releases the room if the
 //! transaction aborts.
 //!
-//! For an array that is too large for one transaction, such as a table, use [`Worker::reserve_array`] on the machine
-//! itself.
+//! An array that is too large for one transaction, such as a part of a table, is reserved on its machine
+//! ([`Worker::reserve_array`]), and created by several transactions ([`Handle::create_array`](crate::Handle::create_array)).
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -107,8 +107,8 @@ pub fn read_array(
 /// the commit creates them. [`crate::api::free_array`] frees them.
 ///
 /// The continuation may receive the errors of [`crate::api::alloc`]; [`TxError::ArrayTooLong`];
-/// [`TxError::EmptyArray`]. For an array that exceeds the limits of a transaction, use [`Worker::reserve_array`] on the
-/// machine itself.
+/// [`TxError::EmptyArray`]. For an array that exceeds the limits of a transaction, use
+/// [`Handle::create_array`](crate::Handle::create_array).
 pub fn alloc_array(
     worker: &mut Worker,
     tx: TxHandle,
@@ -214,19 +214,8 @@ fn end_with(worker: &mut Worker, cont: ArrayCont, result: Result<Objects, TxErro
     }
 }
 
-/// Creates objects of an array that this worker has reserved ([`Worker::reserve_array`]), from the one at `from` on, in one
-/// transaction: as many as fit into it, at least one. Their payloads are zero. Returns the index after the last one. The
-/// continuation is called when they are committed.
-///
-/// # Panics
-/// If `from` is not below the number of objects.
-pub fn create_reserved(
-    worker: &mut Worker,
-    array: &ArrayRun,
-    from: u32,
-    cont: Cont<Result<(), TxError>>,
-) -> u32 {
-    let class = array.class();
+/// Returns how many objects of a class one transaction of this worker can create, if they are all in one region: at least one.
+pub(crate) fn most_created(worker: &mut Worker, class: SizeClass) -> u32 {
     let payload = class.payload_capacity();
     let limits = transactions(worker).limits;
     let in_record = worker.own_log().map_or(usize::MAX, |own| {
@@ -234,10 +223,21 @@ pub fn create_reserved(
         (bytes - record::region_bytes(1)) / record::object_bytes(payload, true)
     });
     let most = in_record.min(limits.objects).min(limits.bytes / payload);
-    let left = array.count - from;
-    let count = left.min(u32::try_from(most).unwrap_or(u32::MAX)).max(1);
+    u32::try_from(most).unwrap_or(u32::MAX).max(1)
+}
+
+/// Creates objects of an array that this worker has reserved, in one transaction. `fill` gets the index of each object, and
+/// its payload, which is zero. If the transaction does not commit, their room is released.
+pub(crate) fn create_reserved(
+    worker: &mut Worker,
+    array: &ArrayRun,
+    objects: std::ops::Range<u32>,
+    fill: impl Fn(u32, &mut [u8]),
+    cont: Cont<Result<(), TxError>>,
+) {
+    let class = array.class();
     let mut tx = checkout(worker);
-    for index in from..from + count {
+    for index in objects {
         let room = array.begin(index);
         let address = array.address(index);
         let address = address.expect("the index is below the number of objects");
@@ -246,10 +246,21 @@ pub fn create_reserved(
             machine: None,
             class,
         };
-        tx.reserved(place, room.version, room.incarnation);
+        let object = tx.reserved(place, room.version, room.incarnation);
+        fill(index, tx.payload_mut(object));
     }
     drive::begin(worker, tx, cont);
-    from + count
+}
+
+/// Releases the room of objects of an array that this worker has reserved and not created.
+pub(crate) fn release_reserved(
+    worker: &mut Worker,
+    array: &ArrayRun,
+    objects: std::ops::Range<u32>,
+) {
+    for address in objects.filter_map(|index| array.address(index)) {
+        slots::release_local(worker, address, array.class());
+    }
 }
 
 /// Sends another machine the request to reserve room.

@@ -1,0 +1,83 @@
+//! Arrays that are too large for one transaction: created and freed by several.
+
+use farm_core::alloc::{ArrayRun, SizeClass};
+use farm_core::ids::Address;
+
+use super::handle::Handle;
+use crate::arrays;
+use crate::error::TxError;
+use crate::object_run::ObjectRun;
+
+/// Maximum number of objects that one transaction frees. Their part of a record has less than a kilobyte.
+const FREED_AT_ONCE: u32 = 16;
+
+impl Handle {
+    /// Creates all objects of an array that the worker of the calling task has reserved
+    /// ([`Worker::reserve_array`](farm_core::worker::Worker::reserve_array)), by as many transactions as needed. `fill` gets the
+    /// index of each object, and its payload, which is zero. It runs on the worker: if it panics, the machine stops.
+    ///
+    /// If this fails, no object of the array exists afterwards, and its room is released, unless the machine stops meanwhile.
+    ///
+    /// # Errors
+    /// [`TxError::Alloc`] if the array's region cannot be used; those of a commit.
+    pub async fn create_array(
+        &self,
+        array: ArrayRun,
+        fill: impl Fn(u32, &mut [u8]) + Clone + Send + 'static,
+    ) -> Result<(), TxError> {
+        let class = array.class();
+        let most = self.with_worker(move |worker| arrays::most_created(worker, class));
+        let (most, mut from) = (most.await?, 0);
+        while from < array.count {
+            let objects = from..array.count.min(from.saturating_add(most));
+            let (run, some, fill) = (array.clone(), objects.clone(), fill.clone());
+            let create = self.operation(move |worker, cont| {
+                arrays::create_reserved(worker, &run, some, fill, cont);
+            });
+            if let Err(error) = create.await {
+                let (run, rest) = (array.clone(), objects.end..array.count);
+                let release = move |worker: &mut _| arrays::release_reserved(worker, &run, rest);
+                self.with_worker(release).await?;
+                self.free_objects(array.first(), class, from).await?;
+                return Err(error);
+            }
+            from = objects.end;
+        }
+        Ok(())
+    }
+
+    /// Frees `count` adjacent objects on any machine, by as many transactions as needed. Slots without an object are skipped.
+    ///
+    /// # Errors
+    /// Those of [`Handle::transact`]; then a part of the objects is freed.
+    pub async fn free_objects(
+        &self,
+        first: Address,
+        class: SizeClass,
+        count: u32,
+    ) -> Result<(), TxError> {
+        let largest = self.with_worker(|worker| worker.arena().largest()).await?;
+        let in_one_read = u32::try_from(largest / class.object_bytes()).unwrap_or(u32::MAX);
+        let most = in_one_read.clamp(1, FREED_AT_ONCE);
+        let all = ObjectRun {
+            first,
+            class,
+            count,
+        };
+        for from in (0..count).step_by(most as usize) {
+            let Some(address) = all.address(from) else {
+                break;
+            };
+            let some = most.min(count - from);
+            self.transact(async |tx| {
+                let objects = tx
+                    .read_array(address, class.payload_capacity(), some)
+                    .await?;
+                let objects: Vec<_> = objects.into_iter().flatten().collect();
+                tx.free_array(&objects).await
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}
