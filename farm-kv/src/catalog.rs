@@ -9,6 +9,7 @@
 
 use farm_core::alloc::{SizeClass, class_for_payload};
 use farm_core::ids::Address;
+use farm_core::worker::Worker;
 use farm_txn::{Abort, Handle, TxError};
 
 use crate::KvError;
@@ -174,6 +175,45 @@ pub(crate) async fn shards(farm: &Handle, found: &Description) -> Result<Vec<Add
         true => Ok(shards),
         false => Err(damaged("begins a list that is not complete", found.list)),
     }
+}
+
+/// Checks the root, the descriptions and the lists of the catalog, whose root is on this machine. Returns the number of its
+/// objects, without the lists.
+///
+/// # Errors
+/// What is wrong.
+pub(crate) fn check_here(worker: &mut Worker, root: Address) -> Result<u64, KvError> {
+    let mut tx = farm_txn::checkout(worker);
+    let mut node = |at: Address| -> Result<Node, KvError> {
+        let object = tx.read_class(worker, at, class());
+        let object = object.map_err(KvError::of_catalog)?;
+        let payload = tx.payload(object).first_chunk();
+        payload.copied().ok_or_else(|| damaged("is too small", at))
+    };
+    let mut count_all = || {
+        let heads = node(root)?;
+        let mut count = 1;
+        for chain in 0..WORDS {
+            let head = address(&heads, chain * 8);
+            let mut at = head.ok_or_else(|| damaged("is not valid", root))?;
+            while !at.is_null() {
+                let found = Description::decode(&node(at)?);
+                let found = found.ok_or_else(|| damaged("is not a description", at))?;
+                if chain_of(found.spec.id) != chain * 8 {
+                    return Err(damaged("is in the chain of other tables", at));
+                }
+                let first = address(&node(found.list)?, 0);
+                if first.is_none_or(Address::is_null) {
+                    return Err(damaged("is a list without shards", found.list));
+                }
+                (at, count) = (found.next, count + 1);
+            }
+        }
+        Ok(count)
+    };
+    let counted = count_all();
+    farm_txn::checkin(worker, tx);
+    counted
 }
 
 #[cfg(test)]

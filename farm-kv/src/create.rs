@@ -69,7 +69,7 @@ struct Made {
 }
 
 /// Returns the worker that creates tables.
-fn creator(worker: &Worker) -> WorkerRef {
+pub(crate) fn creator(worker: &Worker) -> WorkerRef {
     let machine = match worker.store().map().catalog() {
         Some(root) => worker.machine_of(root.region()),
         None => worker.membership().manager(),
@@ -215,21 +215,39 @@ async fn record(
         })
     })?;
     let first = list.first();
-    let all: std::sync::Arc<[Address]> = shards.into();
-    let fill = move |index: u32, node: &mut [u8]| {
-        let part = all.chunks(WORDS).nth(index as usize).unwrap_or_default();
-        for (word, shard) in part.iter().enumerate() {
-            catalog::put_address(node, word * 8, *shard);
-        }
-    };
-    let created = farm.create_array(list, fill).await;
+    let created = farm.create_array(list).await;
     created.map_err(KvError::of_catalog)?;
-    let linked = farm.transact(async |tx| link(farm, tx, root, spec, first).await);
-    let linked = linked.await.map_err(KvError::of_catalog);
-    if !matches!(linked, Ok(true)) {
+    let recorded = write_list(farm, root, spec, (first, shards)).await;
+    if !matches!(recorded, Ok(true)) {
         free(farm, first, count).await?;
     }
-    linked
+    recorded.map_err(KvError::of_catalog)
+}
+
+/// Writes the shards into the list of a table, and then links the description of the table. Returns false if the catalog has the
+/// table.
+async fn write_list(
+    farm: &Handle,
+    root: Address,
+    spec: TableSpec,
+    (list, shards): (Address, &[Address]),
+) -> Result<bool, TxError> {
+    for (at, part) in (0..).zip(shards.chunks(WORDS)) {
+        let at: u32 = at;
+        let at = list.checked_add(at * catalog::class().object_bytes() as u32);
+        let at = at.ok_or_else(|| TxError::Refused("a list ends beyond its region".into()))?;
+        let part: Vec<u8> = part
+            .iter()
+            .flat_map(|shard| shard.to_bits().to_le_bytes())
+            .collect();
+        let write = farm.transact(async |tx| {
+            let object = tx.read(at, NODE_BYTES).await?;
+            tx.write(object, &part).await
+        });
+        write.await?;
+    }
+    farm.transact(async |tx| link(farm, tx, root, spec, list).await)
+        .await
 }
 
 /// Links a new description into its chain, unless the chain has the table.
@@ -367,6 +385,6 @@ async fn make(farm: &Handle, layout: Layout, buckets: u32) -> Result<Address, Tx
         worker.reserve_array(layout.bucket_class, buckets, None)
     })?;
     let first = array.first();
-    farm.create_array(array, |_, _| ()).await?;
+    farm.create_array(array).await?;
     Ok(first)
 }

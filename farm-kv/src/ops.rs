@@ -5,7 +5,9 @@ use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, Worker};
 
 use crate::KvError;
+use crate::catalog;
 use crate::change::{Change, HEADER_BYTES, decode, parse};
+use crate::create::creator;
 use crate::layout::Layout;
 use crate::open::LOOK_AGAIN;
 use crate::owner::Waiter;
@@ -320,6 +322,20 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
         all.push(facts);
     }
     Ok(all)
+}
+
+/// Checks the catalog, if this worker is the one that creates tables. Returns the number of its objects, without those of lists; 0
+/// on any other worker, and if there is no catalog.
+///
+/// # Errors
+/// A description of the first violation.
+pub fn check_catalog(worker: &mut Worker) -> Result<u64, String> {
+    match worker.store().map().catalog() {
+        Some(root) if creator(worker) == worker.me() => {
+            catalog::check_here(worker, root).map_err(|error| error.to_string())
+        }
+        _ => Ok(0),
+    }
 }
 
 fn check_shard(

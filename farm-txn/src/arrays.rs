@@ -66,6 +66,8 @@ use crate::tx::{ObjectId, Place, Tx, is_slot};
 
 /// Message id of a request to reserve room for an array near an address.
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
+/// Maximum number of objects that one transaction formats, so that the event loop continues between two.
+const FORMATTED_AT_ONCE: u32 = 4096;
 /// Bytes of the reply: the address of the first object, and what copies must know of its block, 0 if there are none. The reply is
 /// empty if there is no room.
 const RESERVED_BYTES: usize = 16;
@@ -214,42 +216,42 @@ fn end_with(worker: &mut Worker, cont: ArrayCont, result: Result<Objects, TxErro
     }
 }
 
-/// Returns how many objects of a class one transaction of this worker can create, if they are all in one region: at least one.
-pub(crate) fn most_created(worker: &mut Worker, class: SizeClass) -> u32 {
-    let payload = class.payload_capacity();
-    let limits = transactions(worker).limits;
-    let in_record = worker.own_log().map_or(usize::MAX, |own| {
-        let bytes = own.max_body_bytes() as usize - record::FIXED_BYTES - record::LOCK_BYTES;
-        (bytes - record::region_bytes(1)) / record::object_bytes(payload, true)
-    });
-    let most = in_record.min(limits.objects).min(limits.bytes / payload);
-    u32::try_from(most).unwrap_or(u32::MAX).max(1)
-}
-
-/// Creates objects of an array that this worker has reserved, in one transaction. `fill` gets the index of each object, and
-/// its payload, which is zero. If the transaction does not commit, their room is released.
-pub(crate) fn create_reserved(
+/// Creates objects of an array that this worker has reserved, from the one at `from` on, in one transaction, with zero payloads.
+/// Returns the index after the last one. If the transaction does not commit, their room is released.
+///
+/// Slots that were never used have the same versions, and are one entry of the transaction.
+pub(crate) fn format(
     worker: &mut Worker,
     array: &ArrayRun,
-    objects: std::ops::Range<u32>,
-    fill: impl Fn(u32, &mut [u8]),
+    from: u32,
     cont: Cont<Result<(), TxError>>,
-) {
-    let class = array.class();
-    let mut tx = checkout(worker);
-    for index in objects {
-        let room = array.begin(index);
-        let address = array.address(index);
-        let address = address.expect("the index is below the number of objects");
-        let place = Place {
-            address,
-            machine: None,
-            class,
+) -> u32 {
+    let in_record = worker.own_log().map_or(usize::MAX, |own| {
+        let bytes = own.max_body_bytes() as usize - record::FIXED_BYTES - record::LOCK_BYTES;
+        (bytes - record::region_bytes(1)) / record::object_bytes(0, true)
+    });
+    let most = in_record.min(transactions(worker).limits.objects);
+    let end = array.count.min(from.saturating_add(FORMATTED_AT_ONCE));
+    let (mut tx, mut next) = (checkout(worker), from);
+    while next < end && tx.len() < most {
+        let room = array.begin(next);
+        let (version, incarnation) = (room.version, room.incarnation);
+        let like = |index: &u32| {
+            let other = array.room(*index);
+            (other.version, other.incarnation) == (version, incarnation)
         };
-        let object = tx.reserved(place, room.version, room.incarnation);
-        fill(index, tx.payload_mut(object));
+        let count = 1 + (next + 1..end).take_while(like).count() as u32;
+        let address = array.address(next);
+        let place = Place {
+            address: address.expect("the index is below the number of objects"),
+            machine: None,
+            class: array.class(),
+        };
+        tx.format(place, room, count);
+        next += count;
     }
     drive::begin(worker, tx, cont);
+    next
 }
 
 /// Releases the room of objects of an array that this worker has reserved and not created.

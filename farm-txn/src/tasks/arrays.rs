@@ -2,8 +2,11 @@
 
 use farm_core::alloc::{ArrayRun, SizeClass};
 use farm_core::ids::Address;
+use farm_core::worker::{Cont, Worker};
 
+use super::answers::{Answer, Slot};
 use super::handle::Handle;
+use super::reply::{answer, with_answer};
 use crate::arrays;
 use crate::error::TxError;
 use crate::object_run::ObjectRun;
@@ -12,36 +15,32 @@ use crate::object_run::ObjectRun;
 const FREED_AT_ONCE: u32 = 16;
 
 impl Handle {
-    /// Creates all objects of an array that the worker of the calling task has reserved
-    /// ([`Worker::reserve_array`](farm_core::worker::Worker::reserve_array)), by as many transactions as needed. `fill` gets the
-    /// index of each object, and its payload, which is zero. It runs on the worker: if it panics, the machine stops.
+    /// Creates all objects of an array that the worker has reserved
+    /// ([`Worker::reserve_array`]), with zero payloads, by as many transactions as needed.
     ///
     /// If this fails, no object of the array exists afterwards, and its room is released, unless the machine stops meanwhile.
     ///
     /// # Errors
     /// [`TxError::Alloc`] if the array's region cannot be used; those of a commit.
-    pub async fn create_array(
-        &self,
-        array: ArrayRun,
-        fill: impl Fn(u32, &mut [u8]) + Clone + Send + 'static,
-    ) -> Result<(), TxError> {
-        let class = array.class();
-        let most = self.with_worker(move |worker| arrays::most_created(worker, class));
-        let (most, mut from) = (most.await?, 0);
+    pub async fn create_array(&self, array: ArrayRun) -> Result<(), TxError> {
+        let mut from = 0;
         while from < array.count {
-            let objects = from..array.count.min(from.saturating_add(most));
-            let (run, some, fill) = (array.clone(), objects.clone(), fill.clone());
-            let create = self.operation(move |worker, cont| {
-                arrays::create_reserved(worker, &run, some, fill, cont);
-            });
-            if let Err(error) = create.await {
-                let (run, rest) = (array.clone(), objects.end..array.count);
+            let run = array.clone();
+            let start = move |worker: &mut Worker, slot| {
+                let next = arrays::format(worker, &run, from, Cont::new(formatted, slot));
+                with_answer(worker, slot, |answer| answer.words[0] = next.into());
+            };
+            let finish = |answer: &mut Answer| (answer.words[0] as u32, answer.ok().map(drop));
+            let (next, outcome) = self.call(start, finish).await;
+            if let Err(error) = outcome {
+                let (run, rest) = (array.clone(), next..array.count);
                 let release = move |worker: &mut _| arrays::release_reserved(worker, &run, rest);
                 self.with_worker(release).await?;
-                self.free_objects(array.first(), class, from).await?;
+                self.free_objects(array.first(), array.class(), from)
+                    .await?;
                 return Err(error);
             }
-            from = objects.end;
+            from = next;
         }
         Ok(())
     }
@@ -80,4 +79,8 @@ impl Handle {
         }
         Ok(())
     }
+}
+
+fn formatted(worker: &mut Worker, slot: Slot, outcome: Result<(), TxError>) {
+    answer(worker, slot, |answer| answer.set(outcome, |_, ()| ()));
 }
