@@ -3,7 +3,7 @@
 use farm_core::worker::Worker;
 
 use crate::state::Kv;
-use crate::{count, create, ops, owner, tx};
+use crate::{count, create, owner, ship, tx};
 
 /// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
 pub fn attach(worker: &mut Worker) {
@@ -12,7 +12,7 @@ pub fn attach(worker: &mut Worker) {
 
     worker.register(create::CREATE, create::handle_create);
     worker.register(create::MAKE, create::handle_make);
-    worker.register(ops::CHANGE, owner::handle);
+    worker.register(ship::CHANGE, owner::handle);
     worker.register(tx::COUNTS, tx::handle_counts);
     worker.register(count::PAIRS, count::answer);
 }

@@ -8,6 +8,12 @@ use farm_txn::{Abort, Handle, TxError};
 
 use crate::KvError;
 
+/// Runs `work` with the worker of the calling task.
+pub(crate) fn at_once<R>(farm: &Handle, work: impl FnOnce(&mut Worker) -> R) -> R {
+    farm.at_once(work)
+        .expect("tables are created and opened by tasks of the worker")
+}
+
 /// Sends a request, and returns the reply. Waits for room first, if there is none.
 ///
 /// # Errors

@@ -18,13 +18,13 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::{Handle, TxError, spawn};
 
 use crate::KvError;
-use crate::calls::call;
+use crate::calls::{at_once, call};
 use crate::catalog::{self, Description, NODE_BYTES, WORDS};
 use crate::layout::Layout;
-use crate::open::{LOOK_AGAIN, possible};
-use crate::owners::propose;
+use crate::owners::{LOOK_AGAIN, propose};
+use crate::pending::{Made, Making};
 use crate::state::kv;
-use crate::table::{SPEC_BYTES, TableSpec};
+use crate::table::{SPEC_BYTES, TableSpec, possible};
 
 /// Message id of the request to create a table. The body is its specification. The reply comes when the table exists.
 pub(crate) const CREATE: MessageId = MessageId(MessageId::KV);
@@ -45,28 +45,6 @@ const NO_MEMORY: u8 = 2;
 const LOST: u8 = 3;
 /// The log of the receiver has the reason.
 const FAILED: u8 = 4;
-
-/// A worker that waits for the creation of a table.
-pub(crate) type CreationWaiter = Request;
-
-/// A table whose shards are being made.
-pub(crate) struct Making {
-    spec: TableSpec,
-    /// The worker that makes each shard.
-    owners: Vec<WorkerRef>,
-    /// The first bucket of each shard that was made, or null.
-    shards: Vec<Address>,
-    /// Number of workers whose shards are not all made.
-    unfinished: usize,
-    failed: Option<KvError>,
-    cont: Cont<Result<Made, TxError>>,
-}
-
-/// The shards of a table, as far as they were made, and why some were not.
-struct Made {
-    shards: Vec<Address>,
-    failed: Option<KvError>,
-}
 
 /// Returns the worker that creates tables.
 pub(crate) fn creator(worker: &Worker) -> WorkerRef {
@@ -101,12 +79,6 @@ pub(crate) async fn request(farm: &Handle, spec: TableSpec) -> Result<bool, KvEr
         [LOST, low, high] => Err(KvError::PeerLost(machine(low, high)?)),
         _ => Err(failed("see the log of its machine for the reason")),
     }
-}
-
-/// Runs `work` with the worker of the calling task.
-pub(crate) fn at_once<R>(farm: &Handle, work: impl FnOnce(&mut Worker) -> R) -> R {
-    farm.at_once(work)
-        .expect("tables are created and opened by tasks of the worker")
 }
 
 /// Handles a request to create a table.

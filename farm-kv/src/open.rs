@@ -1,7 +1,5 @@
 //! Opens tables on a worker: finds them in the catalog, or has them created ([`crate::create`]).
 
-use std::time::Duration;
-
 use farm_core::ids::Address;
 use farm_core::marks;
 use farm_core::messaging::{Handler, Request};
@@ -9,35 +7,16 @@ use farm_core::worker::{Cont, Worker};
 use farm_txn::{Handle, spawn};
 
 use crate::KvError;
+use crate::calls::at_once;
 use crate::catalog;
-use crate::create::{self, at_once};
-use crate::layout::Layout;
-use crate::owners::owner_of;
+use crate::create;
+use crate::owners::{LOOK_AGAIN, owner_of};
+use crate::pending::{Opening, Postponed};
 use crate::state::kv;
-use crate::table::{OpenCont, Shard, Table, TableId, TableSpec};
+use crate::table::{OpenCont, Shard, Table, TableId, TableSpec, possible};
 
-/// Maximum number of shards of a table.
-pub(crate) const MAX_SHARDS: u32 = 1 << 20;
-/// Interval between tries, while another machine knows another configuration.
-pub(crate) const LOOK_AGAIN: Duration = Duration::from_micros(100);
 /// Maximum number of times that a worker looks up a table to open it, and the creator of tables.
 const MOST_LOOKUPS: u32 = 1000;
-
-/// A table that is being opened.
-#[derive(Default)]
-pub(crate) struct Opening {
-    /// Callers of [`open`], each with the specification that it expects.
-    waiting: Vec<(TableSpec, OpenCont)>,
-    /// Messages for the table.
-    messages: Vec<Postponed>,
-}
-
-/// A message for a table that is not open yet.
-struct Postponed {
-    request: Request,
-    body: Vec<u8>,
-    handler: Handler,
-}
 
 /// Opens a table on a worker: finds its shards in the catalog. If the catalog has no such table, it is created, once for all
 /// workers that open it. The continuation is called from the event loop, when this worker can access all shards. Every worker
@@ -176,7 +155,7 @@ fn insert(worker: &mut Worker, mut table: Table, shards: &[Address]) {
     let (spec, layout) = (table.spec, table.layout);
     kv(worker).tables.insert(spec.id, table);
     kv(worker).make_keys(spec.key_bytes);
-    crate::ops::make_bodies(worker, &layout);
+    kv(worker).make_bodies(&layout);
 }
 
 /// Compares the specification of a table with the expected one.
@@ -188,31 +167,6 @@ fn same(found: &TableSpec, expected: &TableSpec) -> Result<TableId, KvError> {
         "table {} exists with another specification ({found:?}, not {expected:?}); use another number for this table",
         found.id
     )))
-}
-
-/// Checks that this worker can open a table, and returns its layout.
-pub(crate) fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
-    let layout = Layout::new(spec.neighbourhood, spec.key_bytes, spec.value_bytes)?;
-    let (shards, buckets) = (spec.shards, spec.buckets);
-    let bucket_bytes = layout.bucket_bytes();
-    let shard_bytes = (u64::from(buckets) + 1) * bucket_bytes as u64;
-    let read_bytes = worker.arena().largest();
-    let why = if shards == 0 || buckets == 0 {
-        format!("{shards} shards of {buckets} buckets: at least one of each is required")
-    } else if shards > MAX_SHARDS {
-        format!("{shards} shards are more than {MAX_SHARDS}")
-    } else if shard_bytes > u64::from(u32::MAX) {
-        format!("a shard of {shard_bytes} bytes is larger than any region; use more shards")
-    } else if layout.lookup_bytes() > read_bytes {
-        format!(
-            "buckets of {bucket_bytes} bytes make a lookup read {} bytes, more than the {read_bytes} \
-             that one read can fetch; use smaller values or a smaller neighbourhood",
-            layout.lookup_bytes()
-        )
-    } else {
-        return Ok(layout);
-    };
-    Err(KvError::Spec(why))
 }
 
 /// Schedules the continuation of an opening that has ended, to be called by the event loop.

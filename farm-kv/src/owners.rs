@@ -4,6 +4,8 @@
 //! modulo the number of workers. The region map says which machine is the primary. Hashing only *proposes* the machines on which
 //! the shards of a new table are made.
 
+use std::time::Duration;
+
 use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use farm_core::limits::VIRTUAL_RINGS;
 use farm_core::region::placement::Placement;
@@ -11,6 +13,9 @@ use farm_core::worker::Worker;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::state::kv;
+
+/// Interval between tries, while another machine knows another configuration.
+pub(crate) const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// Returns the worker that owns a shard, by the address of its first bucket.
 pub(crate) fn owner_of(worker: &Worker, first: Address, shard: u32) -> WorkerRef {

@@ -2,16 +2,22 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use farm_core::messaging::Request;
 use farm_core::worker::Worker;
 use slab::Slab;
 
-use crate::create::{CreationWaiter, Making};
-use crate::open::Opening;
+use crate::change::HEADER_BYTES;
+use crate::layout::Layout;
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
-use crate::pending::{Buffers, Counting, Lookup, PendingChange, PendingTxOp, WaitingLookup};
+use crate::pending::{
+    Buffers, Counting, Lookup, Making, Opening, PendingChange, PendingTxOp, WaitingLookup,
+};
 use crate::shard::Delta;
 use crate::table::{OpenCont, Table, TableId};
 use crate::{KEY_BYTES, KvError, MAX_KEY_BYTES};
+
+/// Maximum number of bytes of message bodies that are allocated in advance.
+const BODIES_BYTES: usize = 1 << 20;
 
 /// Counters of lookups, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,7 +110,7 @@ pub(crate) struct Kv {
     /// Tables that are being opened, by number.
     pub(crate) openings: BTreeMap<u16, Opening>,
     /// Workers that wait for tables that this worker creates, by number.
-    pub(crate) creations: BTreeMap<u16, Vec<CreationWaiter>>,
+    pub(crate) creations: BTreeMap<u16, Vec<Request>>,
     /// Tables whose shards are being made for this worker.
     pub(crate) making: Slab<Making>,
     /// Openings that have ended and whose continuations are not called yet, in order.
@@ -143,6 +149,21 @@ impl Kv {
             counting: Slab::new(),
             buffers: Buffers::default(),
             counters: LookupCounters::default(),
+        }
+    }
+
+    /// Allocates message bodies for the expected number of concurrent changes, limited to one mebibyte in total, so that a
+    /// change need not allocate. More bodies are allocated on demand.
+    pub(crate) fn make_bodies(&mut self, layout: &Layout) {
+        let bytes = HEADER_BYTES + layout.pair_bytes();
+        let bodies = &mut self.bodies;
+        for body in bodies.iter_mut() {
+            body.clear();
+            body.reserve(bytes);
+        }
+        let enough = (BODIES_BYTES / bytes).min(bodies.capacity());
+        while bodies.len() < enough {
+            bodies.push(Vec::with_capacity(bytes));
         }
     }
 

@@ -2,7 +2,7 @@
 
 use bytemuck::{Pod, Zeroable};
 use farm_core::ids::{Address, WorkerRef};
-use farm_core::worker::{Cont, ReadRequest};
+use farm_core::worker::{Cont, ReadRequest, Worker};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -10,6 +10,8 @@ use crate::layout::Layout;
 use crate::shard::Delta;
 use crate::{KEY_BYTES, KvError};
 
+/// Maximum number of shards of a table.
+pub(crate) const MAX_SHARDS: u32 = 1 << 20;
 /// Bytes of an encoded specification.
 pub const SPEC_BYTES: usize = 30;
 
@@ -192,4 +194,29 @@ pub(crate) fn locate(key: &[u8], spec: &TableSpec) -> (u32, u32) {
     let wide = u128::from(xxh3_64(key)) * u128::from(spec.shards);
     let bucket = u128::from(wide as u64) * u128::from(spec.buckets);
     ((wide >> 64) as u32, (bucket >> 64) as u32)
+}
+
+/// Checks that this worker can open a table, and returns its layout.
+pub(crate) fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
+    let layout = Layout::new(spec.neighbourhood, spec.key_bytes, spec.value_bytes)?;
+    let (shards, buckets) = (spec.shards, spec.buckets);
+    let bucket_bytes = layout.bucket_bytes();
+    let shard_bytes = (u64::from(buckets) + 1) * bucket_bytes as u64;
+    let read_bytes = worker.arena().largest();
+    let why = if shards == 0 || buckets == 0 {
+        format!("{shards} shards of {buckets} buckets: at least one of each is required")
+    } else if shards > MAX_SHARDS {
+        format!("{shards} shards are more than {MAX_SHARDS}")
+    } else if shard_bytes > u64::from(u32::MAX) {
+        format!("a shard of {shard_bytes} bytes is larger than any region; use more shards")
+    } else if layout.lookup_bytes() > read_bytes {
+        format!(
+            "buckets of {bucket_bytes} bytes make a lookup read {} bytes, more than the {read_bytes} \
+             that one read can fetch; use smaller values or a smaller neighbourhood",
+            layout.lookup_bytes()
+        )
+    } else {
+        return Ok(layout);
+    };
+    Err(KvError::Spec(why))
 }
