@@ -166,12 +166,12 @@ fn of_transaction(error: &TxError) -> Kind {
 
 fn of_table(error: &KvError) -> Kind {
     match error {
-        KvError::Busy | KvError::Conflict => Kind::Conflict,
+        KvError::Busy | KvError::Conflict | KvError::Moved(_) => Kind::Conflict,
         KvError::Full(_)
         | KvError::Crowded(_)
         | KvError::Memory { .. }
         | KvError::TooLarge { .. } => Kind::Full,
-        KvError::PeerLost(_) => Kind::Lost,
+        KvError::PeerLost(_) | KvError::Catalog(_) => Kind::Lost,
         KvError::Damaged(_) => Kind::Damaged,
         KvError::NotOpen(_) => Kind::NotFound,
         KvError::KeyLength { .. } | KvError::ValueLength { .. } | KvError::Spec(_) => Kind::Invalid,

@@ -1,6 +1,6 @@
 //! Sends operations on a node to the worker that owns it.
 //!
-//! Every node has an owner, a worker of its machine. All changes of the node that are requested outside of transactions
+//! Every node has an owner, a worker of the primary of its region. All changes of the node that are requested outside of transactions
 //! are made there, so that many writers of one node do not conflict with each other ([`crate::owner`]).
 
 use farm_core::ids::{WorkerId, WorkerRef};
@@ -132,7 +132,7 @@ fn make_here(worker: &mut Worker, mut body: Vec<u8>, cont: AnyCont) {
 fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
     let shipped = graph(worker).shipped.remove(key);
     match reply {
-        // The result is too long for a message, or the owner has not opened the graph yet.
+        // The result is too long for a message, or the worker is not the owner, or has not opened the graph yet.
         Ok([]) => {
             mark("graph: result too long for a reply");
             return make_here(worker, shipped.body, shipped.cont);
@@ -153,21 +153,25 @@ fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
 /// Handles an operation that another worker has sent.
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let me = worker.me();
-    let (node, op) = (node_of(body), op_of(body));
-    if let (Some(_), Some(_), None) = (node, op, worker.layer::<Graph>()) {
-        // The sender has opened the graph before this worker. It makes the operation itself.
+    let (Some(node), Some(op)) = (node_of(body), op_of(body)) else {
+        return distrust(worker, request);
+    };
+    if worker.layer::<Graph>().is_none() || owner_of(worker, node) != me {
+        // The sender has opened the graph before this worker, or knows another primary of the node. It makes the operation
+        // itself.
         return worker.reply(request, &[]);
     }
-    let is_own = node.is_some_and(|node| owner_of(worker, node) == me);
-    if !is_own || !op.is_some_and(|op| graph(worker).is_of_one_node(&op)) {
-        let from = request.from;
-        let why = format!(
-            "{from} sent an operation on the graph that is not valid, or not of a node of {me}"
-        );
-        return worker.distrust(from.machine, why);
+    if !graph(worker).is_of_one_node(&op) {
+        return distrust(worker, request);
     }
     let mut own = graph(worker).bodies.pop().unwrap_or_default();
     own.clear();
     own.extend_from_slice(body);
     owner::queue(worker, Waiter::Other(request), own);
+}
+
+fn distrust(worker: &mut Worker, request: Request) {
+    let from = request.from;
+    let why = format!("{from} sent an operation on the graph that is not valid");
+    worker.distrust(from.machine, why);
 }

@@ -3,15 +3,16 @@
 use farm_core::worker::Worker;
 
 use crate::state::Kv;
-use crate::{count, open, ops, owner, tx};
+use crate::{count, create, owner, ship, tx};
 
 /// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
 pub fn attach(worker: &mut Worker) {
     let slots = worker.arena().slots();
     worker.put_layer(Box::new(Kv::new(slots)));
 
-    worker.register(open::SHARD, open::answer);
-    worker.register(ops::CHANGE, owner::handle);
+    worker.register(create::CREATE, create::handle_create);
+    worker.register(create::MAKE, create::handle_make);
+    worker.register(ship::CHANGE, owner::handle);
     worker.register(tx::COUNTS, tx::handle_counts);
     worker.register(count::PAIRS, count::answer);
 }

@@ -85,6 +85,11 @@ impl Order<'_> {
     }
 }
 
+/// Returns the number of the table in the message of a change; `None` if the message is shorter.
+pub(crate) fn table_of(body: &[u8]) -> Option<u16> {
+    Some(u16::from_le_bytes(*body.get(2..)?.first_chunk()?))
+}
+
 /// Returns the length of the key in the message of a change; `None` if the message is shorter.
 pub(crate) fn key_bytes(body: &[u8]) -> Option<usize> {
     let bytes = 1 + usize::from(*body.get(1)?);
@@ -124,6 +129,7 @@ pub(crate) fn encode(outcome: &Result<Changed, KvError>) -> u8 {
         Err(KvError::Full(_)) => 5,
         Err(KvError::Conflict) => 6,
         Err(KvError::Crowded(_)) => 7,
+        Err(KvError::Moved(_)) => 9,
         Err(_) => 8,
     }
 }
@@ -149,6 +155,7 @@ pub(crate) fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
         5 => Err(KvError::Full(machine)),
         6 => Err(KvError::Conflict),
         7 => Err(KvError::Crowded(machine)),
+        9 => Err(KvError::Moved(machine)),
         _ => Err(KvError::Damaged(format!(
             "machine {machine} rejected the change; see the log of that machine for the reason"
         ))),

@@ -7,6 +7,7 @@ use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::worker::{Cont, Worker};
 
 use crate::KvError;
+use crate::open::when_open;
 use crate::ops::own_shards;
 use crate::pending::Counting;
 use crate::state::kv;
@@ -102,6 +103,11 @@ fn end(worker: &mut Worker, key: u64, (): ()) {
 
 /// Replies to a request for the number of pairs in the shards that this worker owns.
 pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
+    let table = body.try_into().map(u16::from_le_bytes).ok();
+    when_open(worker, table, (request, body), answer_now);
+}
+
+fn answer_now(worker: &mut Worker, request: Request, body: &[u8]) {
     let table = body.try_into().map(u16::from_le_bytes);
     let own = table
         .ok()

@@ -46,6 +46,11 @@ pub enum KvError {
     /// The machine that stores the shard is lost. If the operation is a change, it is unknown whether it took effect.
     #[error("machine {0}, which stores the key's shard, is lost")]
     PeerLost(MachineId),
+    /// The shard of the key has another owner than those that were asked. The table is unchanged.
+    #[error(
+        "machine {0} does not own the key's shard any more, and the new owner was not found in time: retry"
+    )]
+    Moved(MachineId),
     /// The parameters of the table are not valid.
     #[error("invalid table: {0}")]
     Spec(String),
@@ -77,9 +82,28 @@ pub enum KvError {
         /// Error of the allocator.
         why: String,
     },
+    /// The catalog, in which tables are found and created, cannot be used.
+    #[error("the catalog of tables cannot be used: {0}")]
+    Catalog(String),
     /// The table differs from its owner's description: a bug, or overwritten memory.
     #[error("the table is damaged: {0}")]
     Damaged(String),
+}
+
+impl KvError {
+    /// Returns the error of a transaction or a read of the catalog.
+    pub(crate) fn of_catalog(error: TxError) -> Self {
+        match error {
+            TxError::Abort(Abort::Lost(machine)) | TxError::InDoubt(machine) => {
+                Self::PeerLost(machine)
+            }
+            TxError::Layer(error) => match error.downcast_ref::<Self>() {
+                Some(error) => error.clone(),
+                None => Self::Catalog(error.to_string()),
+            },
+            error => Self::Catalog(error.to_string()),
+        }
+    }
 }
 
 impl From<KvError> for TxError {

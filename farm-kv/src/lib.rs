@@ -2,29 +2,35 @@
 //! associative hopscotch hashing over objects of the shared address space.
 //!
 //! A table is divided into shards. Each shard is an equal slice of the hash space, an array of buckets on one machine,
-//! and is owned by one of the machine's workers. A bucket is one object with H/2 slots. A pair is stored in the bucket
+//! and is owned by one of the workers of its primary. A bucket is one object with H/2 slots. A pair is stored in the bucket
 //! to which its key hashes, in the next bucket, or in the bucket's chain of overflow blocks. So one read of two
 //! adjacent buckets completes nearly every lookup, from any machine, without the owner's processor. A change of a shard
 //! is shipped to the owner and runs there as a single-machine transaction.
 //!
-//! Read in this order: [`layout`] (the bytes) → [`table`] (shards and their locations) → [`lookup`] → [`shard`] (how
-//! pairs are inserted, moved and removed) → [`ops`] (shipping) → `owner` (combining) → [`tx`] (operations inside a
+//! Read in this order: [`layout`] (the bytes) → [`table`] (shards and their locations) → `open`, `catalog`, `create` (how workers
+//! find tables) → [`lookup`] → [`shard`] (how
+//! pairs are inserted, moved and removed) → [`ops`], `ship` (shipping) → `owner` (combining) → [`tx`] (operations inside a
 //! caller's transaction).
 #![forbid(unsafe_code)]
 
 mod attach;
 pub mod blocking;
+mod calls;
+mod catalog;
 mod change;
 pub mod config;
 mod count;
+mod create;
 mod error;
 pub mod layout;
 pub mod lookup;
 mod open;
 pub mod ops;
 mod owner;
+mod owners;
 mod pending;
 pub mod shard;
+mod ship;
 mod sizing;
 mod state;
 pub mod table;

@@ -1,22 +1,19 @@
 //! Changes of tables: shipped to the owner of the key's shard, which performs them (`owner`).
 
 use farm_core::ids::Address;
-use farm_core::messaging::{CallError, MessageId, ReplyCont};
-use farm_core::worker::{Cont, Worker};
+use farm_core::worker::Worker;
 
 use crate::KvError;
-use crate::change::{Change, HEADER_BYTES, decode};
-use crate::layout::Layout;
+use crate::catalog;
+use crate::change::Change;
+use crate::create::creator;
 use crate::owner::Waiter;
+use crate::owners::look_up_all;
 use crate::pending::{ChangeCont, PendingChange};
 use crate::shard::{Editor, ShardFacts, ShardPlace, complete};
+use crate::ship::send;
 use crate::state::kv;
 use crate::table::{Shard, TableId, TableSpec};
-
-/// Message id of a change, sent to the owner of its shard.
-pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
-/// Maximum number of bytes of message bodies that are allocated in advance.
-const BODIES_BYTES: usize = 1 << 20;
 
 /// Changes a table. The continuation is called from the event loop, never before this returns.
 ///
@@ -45,107 +42,13 @@ pub fn change(
             table: table.0,
             shard,
             body,
+            refusals: 0,
             outcome: None,
             cont,
         });
         send(worker, pending);
     }
     Ok(())
-}
-
-/// Allocates message bodies for the expected number of concurrent changes, limited to one mebibyte in total, so that a
-/// change need not allocate. More bodies are allocated on demand.
-pub(crate) fn make_bodies(worker: &mut Worker, layout: &Layout) {
-    let bytes = HEADER_BYTES + layout.pair_bytes();
-    let bodies = &mut kv(worker).bodies;
-    for body in bodies.iter_mut() {
-        body.clear();
-        body.reserve(bytes);
-    }
-    let enough = (BODIES_BYTES / bytes).min(bodies.capacity());
-    while bodies.len() < enough {
-        bodies.push(Vec::with_capacity(bytes));
-    }
-}
-
-/// Sends a change, or queues it until there is room. Queued changes keep their order, and later changes cannot take the
-/// room before them.
-fn send(worker: &mut Worker, pending: usize) {
-    if kv(worker).waiting.is_empty() && try_send(worker, pending) {
-        return;
-    }
-    farm_core::marks::mark("kv: change waits for room");
-    let state = kv(worker);
-    state.waiting.push_back(pending);
-    if state.waiting.len() == 1 {
-        worker.when_room(Cont::new(send_waiting, 0));
-    }
-}
-
-fn send_waiting(worker: &mut Worker, _: u64, (): ()) {
-    while let Some(&pending) = kv(worker).waiting.front() {
-        if !try_send(worker, pending) {
-            return worker.when_room(Cont::new(send_waiting, 0));
-        }
-        kv(worker).waiting.pop_front();
-    }
-}
-
-/// Sends a change. Returns false if there is no room now.
-fn try_send(worker: &mut Worker, pending: usize) -> bool {
-    let state = kv(worker);
-    let entry = &mut state.changes[pending];
-    let owner = state.tables[&entry.table].shards[entry.shard as usize].owner;
-    let body = std::mem::take(&mut entry.body);
-    let sent = worker.call(
-        owner,
-        CHANGE,
-        &[&body],
-        1,
-        ReplyCont::new(answered, pending as u64),
-    );
-    let state = kv(worker);
-    match sent {
-        Ok(()) => state.bodies.push(body),
-        Err(CallError::Busy) => {
-            state.changes[pending].body = body;
-            return false;
-        }
-        Err(error) => {
-            state.bodies.push(body);
-            let outcome = match error {
-                CallError::PeerLost(machine) => KvError::PeerLost(machine),
-                other => KvError::Spec(other.to_string()),
-            };
-            state.changes[pending].outcome = Some(Err(outcome));
-            worker.defer(Cont::new(report, pending as u64));
-        }
-    }
-    true
-}
-
-fn report(worker: &mut Worker, pending: u64, (): ()) {
-    let entry = kv(worker).changes.remove(pending as usize);
-    let outcome = entry
-        .outcome
-        .expect("a change that failed before it was sent has an outcome");
-    entry.cont.resume(worker, outcome);
-}
-
-fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) {
-    let state = kv(worker);
-    let entry = state.changes.remove(pending as usize);
-    let machine = state.tables[&entry.table].shards[entry.shard as usize]
-        .owner
-        .machine;
-    let outcome = match reply {
-        Ok([code]) => decode(*code, machine),
-        Ok(_) => Err(KvError::Damaged(format!(
-            "machine {machine} replied to a change without an outcome"
-        ))),
-        Err(_) => Err(KvError::PeerLost(machine)),
-    };
-    entry.cont.resume(worker, outcome);
 }
 
 /// Counts of the shards that a worker owns.
@@ -165,6 +68,7 @@ pub struct OwnShards {
 /// [`KvError::NotOpen`].
 pub fn own_shards(worker: &mut Worker, table: TableId) -> Result<OwnShards, KvError> {
     let me = worker.me();
+    look_up_all(worker, table.0);
     let open = kv(worker).tables.open(table)?;
     let (layout, buckets) = (&open.layout, u64::from(open.spec.buckets));
     let mut own = OwnShards::default();
@@ -180,9 +84,7 @@ pub fn own_shards(worker: &mut Worker, table: TableId) -> Result<OwnShards, KvEr
 /// Returns the tables that are open on this worker.
 pub fn open_tables(worker: &mut Worker) -> Vec<TableSpec> {
     let all = kv(worker).tables.all();
-    all.filter(|table| table.is_open())
-        .map(|table| table.spec)
-        .collect()
+    all.map(|table| table.spec).collect()
 }
 
 /// Returns the address ranges of the buckets of this worker's shards: first address and bytes, including the spare last
@@ -192,6 +94,7 @@ pub fn open_tables(worker: &mut Worker) -> Vec<TableSpec> {
 /// [`KvError::NotOpen`].
 pub fn own_spans(worker: &mut Worker, table: TableId) -> Result<Vec<(Address, u64)>, KvError> {
     let me = worker.me();
+    look_up_all(worker, table.0);
     let open = kv(worker).tables.open(table)?;
     let bytes = (u64::from(open.spec.buckets) + 1) * open.layout.bucket_bytes() as u64;
     let own = open.shards.iter().filter(|shard| shard.owner == me);
@@ -240,6 +143,7 @@ fn own_places(
     table: TableId,
 ) -> Result<Vec<(u32, Shard, ShardPlace)>, KvError> {
     let me = worker.me();
+    look_up_all(worker, table.0);
     let open = kv(worker).tables.open(table)?;
     let shards = open.shards.iter().enumerate();
     let own = shards.filter(|(_, shard)| shard.owner == me);
@@ -279,6 +183,20 @@ pub fn check(worker: &mut Worker, table: TableId) -> Result<Vec<ShardFacts>, Str
         all.push(facts);
     }
     Ok(all)
+}
+
+/// Checks the catalog, if this worker is the one that creates tables. Returns the number of its objects, without those of lists; 0
+/// on any other worker, and if there is no catalog.
+///
+/// # Errors
+/// A description of the first violation.
+pub fn check_catalog(worker: &mut Worker) -> Result<u64, String> {
+    match worker.store().map().catalog() {
+        Some(root) if creator(worker) == worker.me() => {
+            catalog::check_here(worker, root).map_err(|error| error.to_string())
+        }
+        _ => Ok(0),
+    }
 }
 
 fn check_shard(

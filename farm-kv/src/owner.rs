@@ -17,8 +17,11 @@ use farm_core::{marks, mutants};
 use farm_txn::{Tx, TxError, TxLimits};
 
 use crate::KvError;
-use crate::change::{Order, PUTS, REMOVE, encode, parse};
+use crate::change::{Order, PUTS, REMOVE, encode, parse, table_of};
+use crate::open::when_open;
+use crate::owners::owner_of;
 use crate::shard::{Changed, Delta, EditError, Editor, ShardPlace, complete};
+use crate::ship::redirect;
 use crate::state::kv;
 pub use queue::ChangeCounters;
 pub(crate) use queue::Waiter;
@@ -40,6 +43,10 @@ pub(crate) fn makes_changes(worker: WorkerRef, owner: WorkerRef) -> bool {
 
 /// Handles a change that another worker requests.
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
+    when_open(worker, table_of(body), (request, body), handle_now);
+}
+
+fn handle_now(worker: &mut Worker, request: Request, body: &[u8]) {
     let mut own = kv(worker).bodies.pop().unwrap_or_default();
     own.clear();
     own.extend_from_slice(body);
@@ -182,6 +189,9 @@ fn report(worker: &mut Worker, change: QueuedChange) {
     let outcome = change
         .outcome
         .expect("every change of a batch that has ended has an outcome");
+    if let (Waiter::Own(cont), Err(KvError::Moved(_))) = (&change.waiter, &outcome) {
+        return redirect(worker, change.body, *cont);
+    }
     kv(worker).bodies.push(change.body);
     match change.waiter {
         Waiter::Other(request) => {
@@ -210,19 +220,18 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
         .tables
         .get(&order.table)
         .ok_or_else(|| damaged("names a table that is not open"))?;
-    let shard = table
-        .shards
-        .get(order.shard as usize)
-        .filter(|shard| makes_changes(me, shard.owner) && !shard.first.is_null());
-    let first = shard
-        .ok_or_else(|| damaged("names a shard that this worker does not own"))?
-        .first;
+    let shard = table.shards.get(order.shard as usize);
+    let first = shard.ok_or_else(|| damaged("names a shard that does not exist"))?;
+    let first = first.first;
     let (layout, buckets) = (table.layout, table.spec.buckets);
     let whole = order.key_bytes == layout.key_bytes
         && (order.code == REMOVE || order.pair.len() == layout.pair_bytes());
     let at_home = table.locate(order.key()) == (order.shard, order.bucket);
     if !whole || !at_home || !(PUTS.contains(&order.code) || order.code == REMOVE) {
         return Err(damaged("does not match the layout of the table"));
+    }
+    if !makes_changes(me, owner_of(worker, first, order.shard)) {
+        return Err(KvError::Moved(me.machine));
     }
     Ok(Target {
         table: order.table,

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use farm_core::ids::WorkerRef;
+use farm_core::ids::{Address, WorkerRef};
+use farm_core::messaging::{Handler, Request};
 use farm_core::worker::{BorrowCont, Borrowed, Cont, EpochGuard, Worker};
 use farm_txn::tasks::Slot;
 use farm_txn::{ObjectId, Tx, TxError, TxHandle};
@@ -10,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::layout::{Layout, Next};
 use crate::shard::Changed;
-use crate::table::{Table, TableId};
+use crate::table::{OpenCont, Table, TableId, TableSpec};
 use crate::{KEY_BYTES, Key, KvError};
 
 /// The result of a lookup: the value, or `None` if the table has no such key.
@@ -112,8 +113,10 @@ pub type ChangeCont = Cont<Result<Changed, KvError>>;
 pub(crate) struct PendingChange {
     pub(crate) table: u16,
     pub(crate) shard: u32,
-    /// Body of the message, until it is sent.
+    /// Body of the message.
     pub(crate) body: Vec<u8>,
+    /// Number of workers that have refused the change, because they do not own the shard.
+    pub(crate) refusals: u32,
     /// Outcome of a change that failed before it was sent.
     pub(crate) outcome: Option<Result<Changed, KvError>>,
     pub(crate) cont: ChangeCont,
@@ -206,4 +209,39 @@ pub(crate) struct Buffers {
     pub(crate) value: Vec<u8>,
     /// Number of keys that were looked up since a caller was last asked to let other work run.
     pub(crate) keys: usize,
+}
+
+/// A table that is being opened.
+#[derive(Default)]
+pub(crate) struct Opening {
+    /// Callers of [`open`](crate::open()), each with the specification that it expects.
+    pub(crate) waiting: Vec<(TableSpec, OpenCont)>,
+    /// Messages for the table.
+    pub(crate) messages: Vec<Postponed>,
+}
+
+/// A message for a table that is not open yet.
+pub(crate) struct Postponed {
+    pub(crate) request: Request,
+    pub(crate) body: Vec<u8>,
+    pub(crate) handler: Handler,
+}
+
+/// A table whose shards are being made.
+pub(crate) struct Making {
+    pub(crate) spec: TableSpec,
+    /// The worker that makes each shard.
+    pub(crate) owners: Vec<WorkerRef>,
+    /// The first bucket of each shard that was made, or null.
+    pub(crate) shards: Vec<Address>,
+    /// Number of workers whose shards are not all made.
+    pub(crate) unfinished: usize,
+    pub(crate) failed: Option<KvError>,
+    pub(crate) cont: Cont<Result<Made, TxError>>,
+}
+
+/// The shards of a table, as far as they were made, and why some were not.
+pub(crate) struct Made {
+    pub(crate) shards: Vec<Address>,
+    pub(crate) failed: Option<KvError>,
 }

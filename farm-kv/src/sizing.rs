@@ -41,7 +41,7 @@ pub fn spec_for(
             }
         }
         // A specification that is not possible for any other reason than its number of shards stays so.
-        if shards >= crate::open::MAX_SHARDS {
+        if shards >= crate::table::MAX_SHARDS {
             return spec.and_then(|_| {
                 let why = format!(
                     "{pairs} pairs need more than {shards} shards; raise memory.region_bytes"
@@ -68,7 +68,7 @@ pub fn check_memory(config: &Config, spec: &TableSpec) -> Result<(), KvError> {
     if needed > most {
         return Err(KvError::TooLarge { needed, most });
     }
-    // Each machine has about its share of the shards: see `owners`.
+    // Each machine has about its share of the shards: see `owners::propose`.
     let workers = config.storing_workers();
     for machine in config.storing_machines() {
         let shards = u64::from(spec.shards) * u64::from(machine.workers) / workers;

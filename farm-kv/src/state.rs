@@ -1,15 +1,23 @@
 //! The state of the hashtable on each worker.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
+use farm_core::messaging::Request;
 use farm_core::worker::Worker;
 use slab::Slab;
 
+use crate::change::HEADER_BYTES;
+use crate::layout::Layout;
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
-use crate::pending::{Buffers, Counting, Lookup, PendingChange, PendingTxOp, WaitingLookup};
+use crate::pending::{
+    Buffers, Counting, Lookup, Making, Opening, PendingChange, PendingTxOp, WaitingLookup,
+};
 use crate::shard::Delta;
-use crate::table::{Initialising, Made, OpenCont, Table, TableId};
+use crate::table::{OpenCont, Table, TableId};
 use crate::{KEY_BYTES, KvError, MAX_KEY_BYTES};
+
+/// Maximum number of bytes of message bodies that are allocated in advance.
+const BODIES_BYTES: usize = 1 << 20;
 
 /// Counters of lookups, by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,22 +44,19 @@ pub struct LookupCounters {
 pub(crate) struct Tables(Vec<Option<Box<Table>>>);
 
 impl Tables {
-    /// Returns a table whose opening has started; some shards may still be missing.
+    /// Returns an open table.
     #[inline]
     pub(crate) fn get(&self, id: &u16) -> Option<&Table> {
         self.0.get(usize::from(*id))?.as_deref()
     }
 
-    /// Returns an open table, with all of its shards.
+    /// Returns an open table.
     ///
     /// # Errors
     /// [`KvError::NotOpen`].
     #[inline]
     pub(crate) fn open(&self, id: TableId) -> Result<&Table, KvError> {
-        match self.get(&id.0) {
-            Some(table) if table.is_open() => Ok(table),
-            _ => Err(KvError::NotOpen(id.0)),
-        }
+        self.get(&id.0).ok_or(KvError::NotOpen(id.0))
     }
 
     pub(crate) fn get_mut(&mut self, id: &u16) -> Option<&mut Table> {
@@ -102,10 +107,12 @@ pub(crate) struct Kv {
     pub(crate) in_tx: Slab<PendingTxOp>,
     /// Changes of counts by transactions of this worker that were not sent to the shards' owners yet.
     pub(crate) unsent_counts: Vec<(TableId, u32, Delta)>,
-    pub(crate) initialising: Vec<Initialising>,
-    pub(crate) made: Slab<Made>,
-    /// Shards whose buckets are created by transactions.
-    pub(crate) formatting: Slab<Initialising>,
+    /// Tables that are being opened, by number.
+    pub(crate) openings: BTreeMap<u16, Opening>,
+    /// Workers that wait for tables that this worker creates, by number.
+    pub(crate) creations: BTreeMap<u16, Vec<Request>>,
+    /// Tables whose shards are being made for this worker.
+    pub(crate) making: Slab<Making>,
     /// Openings that have ended and whose continuations are not called yet, in order.
     pub(crate) ended_opens: VecDeque<(OpenCont, Result<TableId, KvError>)>,
     /// Message bodies for reuse, with their capacity.
@@ -133,15 +140,30 @@ impl Kv {
             change_counters: ChangeCounters::default(),
             in_tx: Slab::new(),
             unsent_counts: Vec::new(),
-            initialising: Vec::new(),
-            made: Slab::new(),
-            formatting: Slab::new(),
+            openings: BTreeMap::new(),
+            creations: BTreeMap::new(),
+            making: Slab::new(),
             ended_opens: VecDeque::new(),
             bodies: Vec::with_capacity(1024),
             value: Vec::new(),
             counting: Slab::new(),
             buffers: Buffers::default(),
             counters: LookupCounters::default(),
+        }
+    }
+
+    /// Allocates message bodies for the expected number of concurrent changes, limited to one mebibyte in total, so that a
+    /// change need not allocate. More bodies are allocated on demand.
+    pub(crate) fn make_bodies(&mut self, layout: &Layout) {
+        let bytes = HEADER_BYTES + layout.pair_bytes();
+        let bodies = &mut self.bodies;
+        for body in bodies.iter_mut() {
+            body.clear();
+            body.reserve(bytes);
+        }
+        let enough = (BODIES_BYTES / bytes).min(bodies.capacity());
+        while bodies.len() < enough {
+            bodies.push(Vec::with_capacity(bytes));
         }
     }
 

@@ -1,10 +1,8 @@
-//! Tables: the mapping of keys to shards and buckets, the locations of shards, and opening a table on a worker.
+//! Tables: the mapping of keys to shards and buckets, and the locations of shards.
 
 use bytemuck::{Pod, Zeroable};
-use farm_core::alloc::ArrayRun;
-use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
-use farm_core::region::placement::Placement;
-use farm_core::worker::{Cont, ReadRequest};
+use farm_core::ids::{Address, WorkerRef};
+use farm_core::worker::{Cont, ReadRequest, Worker};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -12,6 +10,8 @@ use crate::layout::Layout;
 use crate::shard::Delta;
 use crate::{KEY_BYTES, KvError};
 
+/// Maximum number of shards of a table.
+pub(crate) const MAX_SHARDS: u32 = 1 << 20;
 /// Bytes of an encoded specification.
 pub const SPEC_BYTES: usize = 30;
 
@@ -124,8 +124,9 @@ pub struct TableId(pub(crate) u16);
 /// A shard, as a worker knows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shard {
+    /// The owner when this worker looked it up last. A worker that is asked as the owner looks up itself whether it is.
     pub(crate) owner: WorkerRef,
-    /// Address of the first bucket; null until the owner has created the shard.
+    /// Address of the first bucket.
     pub(crate) first: Address,
     /// Numbers of pairs and of overflow blocks; only the owner knows them.
     pub(crate) pairs: u64,
@@ -143,25 +144,14 @@ impl Shard {
 /// The continuation that receives the table when it is usable, or the error.
 pub(crate) type OpenCont = Cont<Result<TableId, KvError>>;
 
-/// A table on one worker.
+/// A table that is open on a worker.
 pub(crate) struct Table {
     pub(crate) spec: TableSpec,
     pub(crate) layout: Layout,
     pub(crate) shards: Vec<Shard>,
-    /// Number of shards whose location is not known yet.
-    pub(crate) missing: u32,
-    pub(crate) failed: Option<KvError>,
-    /// Callers of [`open`] that wait for the missing shards.
-    pub(crate) waiting: Vec<OpenCont>,
 }
 
 impl Table {
-    /// Returns whether the table is usable: all of its shards exist.
-    #[inline]
-    pub(crate) fn is_open(&self) -> bool {
-        self.missing == 0
-    }
-
     /// Checks the length of a key.
     #[inline]
     pub(crate) fn check_key(&self, key: &[u8]) -> Result<(), KvError> {
@@ -198,23 +188,6 @@ impl Table {
     }
 }
 
-/// A shard whose buckets are being marked as allocated.
-pub(crate) struct Initialising {
-    pub(crate) table: u16,
-    pub(crate) shard: u32,
-    pub(crate) buckets: ArrayRun,
-    pub(crate) next: u32,
-}
-
-/// A shard that is ready, but that other machines would not find yet.
-#[derive(Clone, Copy)]
-pub(crate) struct Made {
-    pub(crate) table: u16,
-    pub(crate) shard: u32,
-    /// Address of its first bucket.
-    pub(crate) first: Address,
-}
-
 /// Returns the shard and the bucket of a key in a table.
 #[inline]
 pub(crate) fn locate(key: &[u8], spec: &TableSpec) -> (u32, u32) {
@@ -223,37 +196,27 @@ pub(crate) fn locate(key: &[u8], spec: &TableSpec) -> (u32, u32) {
     ((wide >> 64) as u32, (bucket >> 64) as u32)
 }
 
-/// Returns the worker that creates each shard. Consistent hashing proposes the machine, among those that store regions. A machine gets at
-/// most its share of the shards, rounded up, in proportion to its number of workers. The shards of a machine are assigned to
-/// its workers in turn.
-pub(crate) fn owners(
-    placement: &Placement,
-    machines: &[(MachineId, usize)],
-    shards: u32,
-) -> Vec<WorkerRef> {
-    let machines = machines.iter().copied();
-    let storing = machines.filter(|(machine, _)| placement.contains(*machine));
-    let machines: Vec<(MachineId, usize)> = storing.collect();
-    let workers: usize = machines.iter().map(|machine| machine.1).sum();
-    let mut taken: Vec<usize> = vec![0; machines.len()];
-    let part = |index: usize| (shards as usize * machines[index].1).div_ceil(workers);
-    (0..shards)
-        .map(|shard| {
-            let hash = xxh3_64(&shard.to_le_bytes());
-            let position = (hash >> 32) as u32 & RegionId::MAX_POSITION;
-            let point = RegionId::new((hash % 100) as u32, position.max(1)).expect(
-                "the numbers of the virtual ring and of the position are valid in a region id",
-            );
-            let index = placement
-                .replicas(point, machines.len())
-                .filter_map(|machine| machines.iter().position(|entry| entry.0 == machine))
-                .find(|index| taken[*index] < part(*index))
-                .expect("the machines' parts add up to at least the number of shards");
-            let worker = taken[index] % machines[index].1;
-            taken[index] += 1;
-            let worker = WorkerId::new(worker as u16)
-                .expect("a machine has no more workers than there are worker ids");
-            WorkerRef::new(machines[index].0, worker)
-        })
-        .collect()
+/// Checks that this worker can open a table, and returns its layout.
+pub(crate) fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
+    let layout = Layout::new(spec.neighbourhood, spec.key_bytes, spec.value_bytes)?;
+    let (shards, buckets) = (spec.shards, spec.buckets);
+    let bucket_bytes = layout.bucket_bytes();
+    let shard_bytes = (u64::from(buckets) + 1) * bucket_bytes as u64;
+    let read_bytes = worker.arena().largest();
+    let why = if shards == 0 || buckets == 0 {
+        format!("{shards} shards of {buckets} buckets: at least one of each is required")
+    } else if shards > MAX_SHARDS {
+        format!("{shards} shards are more than {MAX_SHARDS}")
+    } else if shard_bytes > u64::from(u32::MAX) {
+        format!("a shard of {shard_bytes} bytes is larger than any region; use more shards")
+    } else if layout.lookup_bytes() > read_bytes {
+        format!(
+            "buckets of {bucket_bytes} bytes make a lookup read {} bytes, more than the {read_bytes} \
+             that one read can fetch; use smaller values or a smaller neighbourhood",
+            layout.lookup_bytes()
+        )
+    } else {
+        return Ok(layout);
+    };
+    Err(KvError::Spec(why))
 }

@@ -20,6 +20,8 @@ use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
 
 use crate::KvError;
 use crate::change::Change;
+use crate::open::when_open;
+use crate::owners::look_up_again;
 pub use crate::pending::{ChangedCont, FoundCont, ValueRef};
 use crate::pending::{PendingTxOp, TxOpKind};
 use crate::shard::{Changed, Delta, EditError, Editor, Incomplete, Missing, ShardPlace, complete};
@@ -303,8 +305,13 @@ fn unpack(word: u64) -> (TableId, u32, Delta) {
 
 /// Records the change of a shard's counts by a transaction that has committed.
 fn committed(worker: &mut Worker, word: u64, (): ()) {
-    let me = worker.me();
     let (table, shard, delta) = unpack(word);
+    add_counts(worker, table, shard, delta);
+}
+
+/// Adds a change of counts to a shard of this worker, or sends it to the owner.
+fn add_counts(worker: &mut Worker, table: TableId, shard: u32, delta: Delta) {
+    let me = worker.me();
     let state = kv(worker);
     let open = state.tables.get_mut(&table.0).expect(
         "the table of a transaction was open when it was used, and tables are never closed",
@@ -333,7 +340,7 @@ fn committed(worker: &mut Worker, word: u64, (): ()) {
 /// Sends changes of counts to the owners, the last one first, while there is room.
 fn send_counts(worker: &mut Worker, _: u64, (): ()) {
     while let Some(&(table, shard, delta)) = kv(worker).unsent_counts.last() {
-        let owner = kv(worker).tables[&table.0].shards[shard as usize].owner;
+        let owner = look_up_again(worker, table.0, shard);
         let mut body = [0; COUNTS_BYTES];
         body[..2].copy_from_slice(&table.0.to_le_bytes());
         body[2..6].copy_from_slice(&shard.to_le_bytes());
@@ -350,19 +357,28 @@ fn send_counts(worker: &mut Worker, _: u64, (): ()) {
     }
 }
 
-/// Adds the changes of counts that another worker has made to a shard of this worker.
+/// Adds the changes of counts that another worker has made to a shard of this worker. If this worker does not own the shard, it
+/// passes them on to the owner.
 pub(crate) fn handle_counts(worker: &mut Worker, request: Request, body: &[u8]) {
-    let me = worker.me();
-    let counts = decode(body).and_then(|(table, shard, delta)| {
-        let open = kv(worker).tables.get_mut(&table)?;
-        let shard = open.shards.get_mut(shard as usize);
-        Some((shard.filter(|shard| shard.owner == me)?, delta))
+    let table = decode(body).map(|counts| counts.0);
+    when_open(worker, table, (request, body), handle_counts_now);
+}
+
+fn handle_counts_now(worker: &mut Worker, request: Request, body: &[u8]) {
+    let counts = decode(body).map(|(table, shard, delta)| {
+        let open = kv(worker).tables.get(&table);
+        (table, shard, delta, open.map(|open| open.spec.shards))
     });
     match counts {
-        Some((shard, delta)) => shard.add(delta),
-        None => {
+        // The table cannot be opened now, and the reason was logged.
+        Some((.., None)) => {}
+        Some((table, shard, delta, Some(shards))) if shard < shards => {
+            look_up_again(worker, table, shard);
+            add_counts(worker, TableId(table), shard, delta);
+        }
+        _ => {
             let from = request.from;
-            let why = format!("{from} sent a COUNTS message for a shard that {me} does not own");
+            let why = format!("{from} sent a COUNTS message for a shard that does not exist");
             worker.distrust(request.from.machine, why);
         }
     }
@@ -387,6 +403,8 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
     let held = [
         ("operations in transactions", state.in_tx.len()),
         ("lookups that wait for room", state.waiting_lookups.len()),
+        ("openings of tables", state.openings.len()),
+        ("creations of tables", state.creations.len()),
         (
             "batches of changes to shards of this worker",
             state.owner.len(),

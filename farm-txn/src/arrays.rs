@@ -6,8 +6,8 @@
 //! is released. The machine that will store a new array reserves room for it at once, and releases the room if the
 //! transaction aborts.
 //!
-//! For an array that is too large for one transaction, such as a table, use [`Worker::reserve_array`] on the machine
-//! itself.
+//! An array that is too large for one transaction, such as a part of a table, is reserved on its machine
+//! ([`Worker::reserve_array`]), and created by several transactions ([`Handle::create_array`](crate::Handle::create_array)).
 //!
 //! ```
 //! # use std::sync::Arc;
@@ -66,6 +66,8 @@ use crate::tx::{ObjectId, Place, Tx, is_slot};
 
 /// Message id of a request to reserve room for an array near an address.
 pub(crate) const ALLOC_ARRAY: MessageId = MessageId(MessageId::TXN + 3);
+/// Maximum number of objects that one transaction formats, so that the event loop continues between two.
+const FORMATTED_AT_ONCE: u32 = 4096;
 /// Bytes of the reply: the address of the first object, and what copies must know of its block, 0 if there are none. The reply is
 /// empty if there is no room.
 const RESERVED_BYTES: usize = 16;
@@ -107,8 +109,8 @@ pub fn read_array(
 /// the commit creates them. [`crate::api::free_array`] frees them.
 ///
 /// The continuation may receive the errors of [`crate::api::alloc`]; [`TxError::ArrayTooLong`];
-/// [`TxError::EmptyArray`]. For an array that exceeds the limits of a transaction, use [`Worker::reserve_array`] on the
-/// machine itself.
+/// [`TxError::EmptyArray`]. For an array that exceeds the limits of a transaction, use
+/// [`Handle::create_array`](crate::Handle::create_array).
 pub fn alloc_array(
     worker: &mut Worker,
     tx: TxHandle,
@@ -214,42 +216,53 @@ fn end_with(worker: &mut Worker, cont: ArrayCont, result: Result<Objects, TxErro
     }
 }
 
-/// Creates objects of an array that this worker has reserved ([`Worker::reserve_array`]), from the one at `from` on, in one
-/// transaction: as many as fit into it, at least one. Their payloads are zero. Returns the index after the last one. The
-/// continuation is called when they are committed.
+/// Creates objects of an array that this worker has reserved, from the one at `from` on, in one transaction, with zero payloads.
+/// Returns the index after the last one. If the transaction does not commit, their room is released.
 ///
-/// # Panics
-/// If `from` is not below the number of objects.
-pub fn create_reserved(
+/// Slots that were never used have the same versions, and are one entry of the transaction.
+pub(crate) fn format(
     worker: &mut Worker,
     array: &ArrayRun,
     from: u32,
     cont: Cont<Result<(), TxError>>,
 ) -> u32 {
-    let class = array.class();
-    let payload = class.payload_capacity();
-    let limits = transactions(worker).limits;
     let in_record = worker.own_log().map_or(usize::MAX, |own| {
         let bytes = own.max_body_bytes() as usize - record::FIXED_BYTES - record::LOCK_BYTES;
-        (bytes - record::region_bytes(1)) / record::object_bytes(payload, true)
+        (bytes - record::region_bytes(1)) / record::object_bytes(0, true)
     });
-    let most = in_record.min(limits.objects).min(limits.bytes / payload);
-    let left = array.count - from;
-    let count = left.min(u32::try_from(most).unwrap_or(u32::MAX)).max(1);
-    let mut tx = checkout(worker);
-    for index in from..from + count {
-        let room = array.begin(index);
-        let address = array.address(index);
-        let address = address.expect("the index is below the number of objects");
-        let place = Place {
-            address,
-            machine: None,
-            class,
+    let most = in_record.min(transactions(worker).limits.objects);
+    let end = array.count.min(from.saturating_add(FORMATTED_AT_ONCE));
+    let (mut tx, mut next) = (checkout(worker), from);
+    while next < end && tx.len() < most {
+        let room = array.begin(next);
+        let (version, incarnation) = (room.version, room.incarnation);
+        let like = |index: &u32| {
+            let other = array.room(*index);
+            (other.version, other.incarnation) == (version, incarnation)
         };
-        tx.reserved(place, room.version, room.incarnation);
+        let count = 1 + (next + 1..end).take_while(like).count() as u32;
+        let address = array.address(next);
+        let place = Place {
+            address: address.expect("the index is below the number of objects"),
+            machine: None,
+            class: array.class(),
+        };
+        tx.format(place, room, count);
+        next += count;
     }
     drive::begin(worker, tx, cont);
-    from + count
+    next
+}
+
+/// Releases the room of objects of an array that this worker has reserved and not created.
+pub(crate) fn release_reserved(
+    worker: &mut Worker,
+    array: &ArrayRun,
+    objects: std::ops::Range<u32>,
+) {
+    for address in objects.filter_map(|index| array.address(index)) {
+        slots::release_local(worker, address, array.class());
+    }
 }
 
 /// Sends another machine the request to reserve room.

@@ -35,6 +35,11 @@ impl ObjectRun {
         self.first.checked_add(u32::try_from(offset).ok()?)
     }
 
+    /// Returns the addresses of all objects.
+    pub(crate) fn addresses(self) -> impl Iterator<Item = Address> {
+        (0..self.count).map_while(move |index| self.address(index))
+    }
+
     /// Extends the run by an object, if the object has the same class and its address is just after the last object.
     /// Returns whether the run was extended.
     pub(crate) fn extend(&mut self, address: Address, class: SizeClass) -> bool {

@@ -10,7 +10,7 @@
 //!           word      number of regions written (low half), of objects on this machine (high half)
 //!           words     ids of all regions written anywhere, two in a word
 //!           objects   address, version that was read, second word of the header after the commit, and
-//!                     class | effect | has a block word | bytes of payload, then the block word of a new object if it has
+//!                     class | effect | has a block word | bytes of payload (of Format: number of objects), then the block word of a new object if it has
 //!                     one (BlockTable::block_word), then the payload, padded to a word
 //! ```
 //!
@@ -89,6 +89,8 @@ pub enum Effect {
     Allocate,
     /// The object is freed.
     Free,
+    /// Adjacent objects are created, with zero payloads; their slots were reserved.
+    Format,
 }
 
 /// An object of a LOCK or COMMIT-BACKUP record.
@@ -106,6 +108,8 @@ pub struct Object<'a> {
     pub effect: Effect,
     /// What copies must know of the block of a new object; 0 for other objects, and if there are no copies.
     pub block: u64,
+    /// Number of adjacent objects; 1 unless the effect is [`Effect::Format`].
+    pub count: u32,
     /// Payload after the commit.
     pub payload: &'a [u8],
 }
@@ -313,15 +317,19 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
         1 => Effect::Write,
         2 => Effect::Allocate,
         3 => Effect::Free,
+        4 => Effect::Format,
         _ => return Err(wrong("effect", rest)),
     };
-    let bytes = (rest >> 32) as usize;
+    let (bytes, count) = match effect {
+        Effect::Format => (0, (rest >> 32) as u32),
+        _ => ((rest >> 32) as usize, 1),
+    };
     if bytes > class.payload_capacity() {
         return Err(wrong("payload length", rest));
     }
     let block = match (rest >> HAS_BLOCK_SHIFT) as u8 {
         0 => 0,
-        1 if effect == Effect::Allocate => match words.word()? {
+        1 if matches!(effect, Effect::Allocate | Effect::Format) => match words.word()? {
             0 => return Err(wrong("block word", 0)),
             block => block,
         },
@@ -329,6 +337,11 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
     };
     let payload = words.take(bytes.next_multiple_of(WORD))?;
     let at = Address::from_bits(address).filter(|at| !at.is_null() && at.is_line_aligned());
+    let objects = u64::from(count) * class.object_bytes() as u64;
+    let ends = |at: Address| u64::from(at.offset()) + objects;
+    if count == 0 || at.is_some_and(|at| ends(at) > 1 << 32) {
+        return Err(wrong("number of objects", rest));
+    }
     Ok(Object {
         address: at.ok_or(wrong("address", address))?,
         class,
@@ -336,6 +349,7 @@ fn decode_object<'a>(words: &mut Words<'a>) -> Result<Object<'a>, RecordError> {
         incarnation,
         effect,
         block,
+        count,
         payload: &payload[..bytes],
     })
 }
@@ -367,12 +381,15 @@ pub(crate) fn encode_object(out: &mut Vec<u8>, object: &Object<'_>) {
         Effect::Write => 1,
         Effect::Allocate => 2,
         Effect::Free => 3u64,
+        Effect::Format => 4,
+    };
+    let length = match object.effect {
+        Effect::Format => u64::from(object.count),
+        _ => object.payload.len() as u64,
     };
     let has_block = u64::from(object.block != 0);
-    let rest = u64::from(object.class.get())
-        | effect << 8
-        | has_block << HAS_BLOCK_SHIFT
-        | (object.payload.len() as u64) << 32;
+    let rest =
+        u64::from(object.class.get()) | effect << 8 | has_block << HAS_BLOCK_SHIFT | length << 32;
     let words = [
         object.address.to_bits(),
         object.version.get(),
@@ -452,6 +469,7 @@ mod tests {
             incarnation: Incarnation::new(SizeClass::new(7), version * 3),
             effect: [Effect::Write, Effect::Allocate, Effect::Free][usize::from(effect % 3)],
             block: u64::from(effect % 3 == 1) * (version + 1),
+            count: 1,
             payload,
         }
     }
@@ -477,6 +495,27 @@ mod tests {
                 let read = Record::decode(kind.code(), id(sequence), &body);
                 assert_eq!(read.is_ok(), fits, "{kind:?}, {sequence}: {read:?}");
             }
+        }
+    }
+
+    #[test]
+    fn a_run_of_new_objects_is_one_object_of_a_record() {
+        let run = |count| Object {
+            effect: Effect::Format,
+            block: 7,
+            count,
+            ..object(5, 2, 1, &[])
+        };
+        let decoded = |count| {
+            let mut bytes = Vec::new();
+            encode_object(&mut bytes, &run(count));
+            assert_eq!(bytes.len(), object_bytes(0, true));
+            decode_object(&mut Words(&bytes)).map(|object| object.count)
+        };
+        assert_eq!(decoded(1), Ok(1));
+        assert_eq!(decoded(4096), Ok(4096));
+        for wrong in [0, u32::MAX] {
+            assert!(decoded(wrong).is_err(), "no region has {wrong} objects");
         }
     }
 

@@ -33,6 +33,7 @@
 //! ```
 
 mod answers;
+mod arrays;
 mod call;
 mod executor;
 mod handle;

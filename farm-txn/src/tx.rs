@@ -44,6 +44,9 @@ pub(crate) enum Intent {
     Absent,
     Write,
     Allocate,
+    /// Adjacent objects are created, with zero payloads. Nothing has their addresses before the commit, so only the first one is
+    /// locked, for all of them.
+    Format,
     Free,
 }
 
@@ -74,7 +77,7 @@ pub(crate) struct Entry {
     /// Whether the commit increments the incarnation.
     pub(crate) bump: bool,
     pub(crate) intent: Intent,
-    /// Offset of the payload in [`Payloads`], or [`NOT_HELD`].
+    /// Offset of the payload in [`Payloads`], or [`NOT_HELD`]; for [`Intent::Format`] the number of objects.
     at: u32,
 }
 
@@ -361,7 +364,7 @@ impl Tx {
     /// Returns the payload that the commit installs.
     #[inline]
     pub(crate) fn payload_of(&self, entry: &Entry) -> &[u8] {
-        if entry.intent == Intent::Free {
+        if matches!(entry.intent, Intent::Free | Intent::Format) {
             return &[];
         }
         self.payloads.get(entry.payload())
@@ -463,9 +466,17 @@ impl Entry {
         match self.intent {
             Intent::Free => self.incarnation.freed(),
             Intent::Allocate if self.bump => self.incarnation.allocated().incremented(),
-            Intent::Allocate => self.incarnation.allocated(),
+            Intent::Allocate | Intent::Format => self.incarnation.allocated(),
             Intent::Read | Intent::Write if self.bump => self.incarnation.incremented(),
             Intent::Read | Intent::Write | Intent::Absent => self.incarnation,
+        }
+    }
+
+    /// Returns the number of adjacent objects of the entry.
+    pub(crate) fn count(&self) -> u32 {
+        match self.intent {
+            Intent::Format => self.at,
+            _ => 1,
         }
     }
 

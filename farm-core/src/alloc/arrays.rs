@@ -9,6 +9,8 @@ use super::fit::Demand;
 use super::rebuild::check_headers;
 use super::{AllocError, Block, BlockAllocator, Mismatch, ReleaseError, SizeClass};
 use crate::ids::{Address, RegionId, WorkerId};
+use crate::mem::Memory;
+use crate::object::Base;
 use crate::object::write::{self, Room};
 use crate::{marks, mutants};
 
@@ -38,6 +40,14 @@ impl ArrayRun {
         self.block.head().class
     }
 
+    /// Returns the version and incarnation from which the object at `index` continues.
+    ///
+    /// # Panics
+    /// If `index` is not below `count`.
+    pub fn room(&self, index: u32) -> Room {
+        self.slot(index, write::room)
+    }
+
     /// Prepares the slot at `index` for its object, and returns the version and incarnation from which the object
     /// continues. Writes the header of a slot that was never used. Call it for each object before its address is
     /// published.
@@ -45,13 +55,17 @@ impl ArrayRun {
     /// # Panics
     /// If `index` is not below `count`.
     pub fn begin(&self, index: u32) -> Room {
+        self.slot(index, write::begin)
+    }
+
+    fn slot(&self, index: u32, work: fn(&Memory, usize, SizeClass, Base) -> Room) -> Room {
         assert!(
             index < self.count,
             "object {index} is out of range: the array has {} objects",
             self.count
         );
         let (block, at) = (&self.block, self.block.offset_of(index));
-        write::begin(block.table().memory(), at, self.class(), block.base())
+        work(block.table().memory(), at, self.class(), block.base())
     }
 }
 

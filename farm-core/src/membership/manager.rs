@@ -4,21 +4,21 @@
 //!
 //! | state | event | next |
 //! |---|---|---|
-//! | nothing under way | a region, or the new start of a member, is to be recorded | a configuration with all of them is being stored |
-//! | storing | the store has it | all machines are being told of its new regions, if it has any |
-//! | storing | the store refuses it | nothing under way; the regions are refused |
-//! | telling | all machines have answered | the regions are recorded; the next ones are stored |
+//! | nothing under way | a region, the catalog, or the new start of a member is to be recorded | a configuration with all of them is being stored |
+//! | storing | the store has it | all machines are being told of its regions and catalog, if it has new ones |
+//! | storing | the store refuses it | nothing under way; all of them are refused |
+//! | telling | all machines have answered | all of them are recorded; the next ones are stored |
 
 use std::collections::BTreeMap;
 
 use super::configuration::{Configuration, RegionReplicas, Replica, ReplicaState};
 use super::writer::{ConfigWriter, WriteError};
-use crate::ids::{MachineId, RegionId};
+use crate::ids::{Address, MachineId, RegionId};
 use crate::region::map::Replicas;
 
-/// How far a region is recorded.
+/// How far a region or the catalog is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Recorded {
+pub enum Recorded {
     /// All machines know it.
     Yes,
     /// Ask again.
@@ -30,10 +30,25 @@ pub(crate) enum Recorded {
 /// What the worker has to do for the manager.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Duty {
-    /// Tell all machines that these regions exist, and report the end by [`Manager::on_told`].
-    Tell(Vec<(RegionId, Replicas)>),
+    /// Tell all machines of these changes, and report the end by [`Manager::on_told`].
+    Tell(Changes),
     /// Stop the machine: another process manages this cluster, too.
     Stop(String),
+}
+
+/// What a configuration has that the one before has not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Changes {
+    /// New regions.
+    pub(crate) regions: Vec<(RegionId, Replicas)>,
+    /// The catalog, if it is new.
+    pub(crate) catalog: Option<Address>,
+}
+
+impl Changes {
+    fn is_empty(&self) -> bool {
+        self.regions.is_empty() && self.catalog.is_none()
+    }
 }
 
 /// The manager of the configuration. See the [module](self).
@@ -44,11 +59,14 @@ pub struct Manager {
     queued: BTreeMap<RegionId, Replicas>,
     /// Numbers of members' new starts, to be recorded.
     started: BTreeMap<MachineId, u64>,
+    /// The catalog to be recorded.
+    queued_catalog: Option<Address>,
     /// The configuration that is being stored.
     storing: Option<Configuration>,
-    /// Regions that are being stored, or of which machines are being told.
-    under_way: Vec<(RegionId, Replicas)>,
+    /// Changes that are being stored, or of which machines are being told.
+    under_way: Changes,
     refused: BTreeMap<RegionId, String>,
+    refused_catalog: Option<String>,
     /// Largest number of regions in one message.
     most_told: usize,
 }
@@ -61,9 +79,11 @@ impl Manager {
             writer: Box::new(writer),
             queued: BTreeMap::new(),
             started: BTreeMap::new(),
+            queued_catalog: None,
             storing: None,
-            under_way: Vec::new(),
+            under_way: Changes::default(),
             refused: BTreeMap::new(),
+            refused_catalog: None,
             most_told: usize::MAX,
         }
     }
@@ -83,7 +103,8 @@ impl Manager {
         if let Some(why) = self.refused.remove(&region) {
             return Recorded::No(why);
         }
-        let is_under_way = self.under_way.iter().any(|one| one.0 == region);
+        let mut under_way = self.under_way.regions.iter();
+        let is_under_way = under_way.any(|one| one.0 == region);
         match self.configuration.region(region) {
             _ if is_under_way || self.queued.contains_key(&region) => Recorded::NotYet,
             Some(known) if known.machines().eq(replicas.all().iter().copied()) => Recorded::Yes,
@@ -113,10 +134,27 @@ impl Manager {
         }
     }
 
+    /// Handles the request to record the catalog, which is done once. The caller repeats it until the answer is final. If the
+    /// answer is `Yes`, a catalog is recorded, perhaps another one: the caller looks it up.
+    pub(crate) fn record_catalog(&mut self, catalog: Address) -> Recorded {
+        if let Some(why) = self.refused_catalog.take() {
+            return Recorded::No(why);
+        }
+        if self.under_way.catalog.is_some() || self.queued_catalog.is_some() {
+            return Recorded::NotYet;
+        }
+        if self.configuration.catalog.is_some() {
+            return Recorded::Yes;
+        }
+        self.queued_catalog = Some(catalog);
+        Recorded::NotYet
+    }
+
     /// Does what can be done now. Returns what the worker has to do.
     pub(crate) fn step(&mut self) -> Option<Duty> {
-        let waiting = !self.queued.is_empty() || !self.started.is_empty();
-        if self.storing.is_none() && self.under_way.is_empty() && waiting {
+        let is_queued =
+            !self.queued.is_empty() || !self.started.is_empty() || self.queued_catalog.is_some();
+        if self.storing.is_none() && self.under_way.is_empty() && is_queued {
             self.store_queued();
         }
         let stored = self.storing.as_ref().and_then(|_| self.writer.poll())?;
@@ -131,21 +169,31 @@ impl Manager {
                 "another process has changed the configuration of this cluster".into(),
             )),
             Err(WriteError::Failed(why)) => {
-                let refused = self.under_way.drain(..);
-                self.refused.extend(refused.map(|one| (one.0, why.clone())));
+                self.refuse(&why);
                 None
             }
         }
     }
 
-    /// Handles that all machines know the regions of the last [`Duty::Tell`].
-    pub(crate) fn on_told(&mut self) {
-        self.under_way.clear();
+    /// Refuses what is under way.
+    fn refuse(&mut self, why: &str) {
+        let Changes { regions, catalog } = std::mem::take(&mut self.under_way);
+        let refused = regions.iter().map(|one| (one.0, why.to_owned()));
+        self.refused.extend(refused);
+        if catalog.is_some() {
+            self.refused_catalog = Some(why.to_owned());
+        }
     }
 
-    /// Returns the number of regions whose recording has not ended.
+    /// Handles that all machines know the changes of the last [`Duty::Tell`].
+    pub(crate) fn on_told(&mut self) {
+        self.under_way = Changes::default();
+    }
+
+    /// Returns the number of regions and catalogs whose recording has not ended.
     pub(crate) fn unfinished(&self) -> usize {
-        self.queued.len() + self.under_way.len()
+        let catalogs = [self.queued_catalog, self.under_way.catalog];
+        self.queued.len() + self.under_way.regions.len() + catalogs.iter().flatten().count()
     }
 
     fn store_queued(&mut self) {
@@ -155,10 +203,12 @@ impl Manager {
         for member in &mut next.members {
             member.boot = started.get(&member.machine).copied().unwrap_or(member.boot);
         }
-        while self.under_way.len() < self.most_told
+        self.under_way.catalog = self.queued_catalog.take();
+        next.catalog = next.catalog.or(self.under_way.catalog);
+        while self.under_way.regions.len() < self.most_told
             && let Some((region, replicas)) = self.queued.pop_first()
         {
-            self.under_way.push((region, replicas));
+            self.under_way.regions.push((region, replicas));
             let replica = |machine: &_| Replica {
                 machine: *machine,
                 since,
@@ -176,11 +226,7 @@ impl Manager {
                 self.writer.begin(next.clone());
                 self.storing = Some(next);
             }
-            Err(invalid) => {
-                let refused = self.under_way.drain(..);
-                self.refused
-                    .extend(refused.map(|one| (one.0, invalid.to_string())));
-            }
+            Err(invalid) => self.refuse(&invalid.to_string()),
         }
     }
 }
@@ -213,6 +259,11 @@ mod tests {
         RegionId::new(3, 1000 + position).unwrap()
     }
 
+    fn tell(regions: Vec<(RegionId, Replicas)>) -> Option<Duty> {
+        let catalog = None;
+        Some(Duty::Tell(Changes { regions, catalog }))
+    }
+
     fn manager() -> (Manager, Scripted) {
         let store = Scripted::default();
         let mut first = configuration("test", &[1, 2, 3]);
@@ -232,8 +283,7 @@ mod tests {
         assert_eq!(manager.step(), None);
         let answer = |answer| store.0.lock().unwrap().1.push_back(answer);
         answer(Ok(()));
-        let duty = Some(Duty::Tell(vec![(region(1), replicas)]));
-        assert_eq!(manager.step(), duty);
+        assert_eq!(manager.step(), tell(vec![(region(1), replicas)]));
         assert_eq!(
             manager.record(region(1), replicas),
             Recorded::NotYet,
@@ -245,8 +295,7 @@ mod tests {
         let other = Replicas::one(machine(3));
         assert!(matches!(manager.record(region(1), other), Recorded::No(_)));
         answer(Ok(()));
-        let duty = Some(Duty::Tell(vec![(region(2), replicas)]));
-        assert_eq!(manager.step(), duty);
+        assert_eq!(manager.step(), tell(vec![(region(2), replicas)]));
         manager.on_told();
         assert_eq!(manager.unfinished(), 0);
         let stored = store.0.lock().unwrap();
@@ -301,12 +350,43 @@ mod tests {
         let replicas = Replicas::one(machine(2));
         manager.record_start(machine(3), 6);
         manager.record(region(1), replicas);
-        assert_eq!(
-            manager.step(),
-            Some(Duty::Tell(vec![(region(1), replicas)]))
-        );
+        assert_eq!(manager.step(), tell(vec![(region(1), replicas)]));
         assert_eq!(manager.record_start(machine(3), 6), Recorded::Yes);
         assert_eq!(store.0.lock().unwrap().0.len(), 2);
+    }
+
+    #[test]
+    fn the_catalog_is_recorded_once() {
+        let (mut manager, store) = manager();
+        let answer = |answer| store.0.lock().unwrap().1.push_back(answer);
+        let [first, second] = [64, 128].map(|offset| Address::new(region(1), offset));
+        assert_eq!(manager.record_catalog(first), Recorded::NotYet);
+        answer(Err(WriteError::Failed("disk full".into())));
+        assert_eq!(manager.step(), None);
+        let no = Recorded::No("disk full".into());
+        assert_eq!(manager.record_catalog(first), no);
+        assert_eq!(manager.record_catalog(first), Recorded::NotYet);
+        assert_eq!(manager.record_catalog(second), Recorded::NotYet);
+        assert_eq!(manager.unfinished(), 1);
+        answer(Ok(()));
+        let changes = Changes {
+            regions: Vec::new(),
+            catalog: Some(first),
+        };
+        assert_eq!(manager.step(), Some(Duty::Tell(changes)));
+        assert_eq!(manager.record_catalog(first), Recorded::NotYet, "not told");
+        manager.on_told();
+        for catalog in [first, second] {
+            assert_eq!(manager.record_catalog(catalog), Recorded::Yes);
+        }
+        assert_eq!((manager.step(), manager.unfinished()), (None, 0));
+        assert_eq!(manager.configuration().catalog, Some(first));
+        // Later configurations keep it.
+        manager.record(region(1), Replicas::one(machine(2)));
+        answer(Ok(()));
+        let told = tell(vec![(region(1), Replicas::one(machine(2)))]);
+        assert_eq!(manager.step(), told);
+        assert_eq!(manager.configuration().catalog, Some(first));
     }
 
     #[test]
@@ -319,8 +399,8 @@ mod tests {
         }
         store.0.lock().unwrap().1.extend([Ok(()), Ok(()), Ok(())]);
         let mut told = Vec::new();
-        while let Some(Duty::Tell(regions)) = manager.step() {
-            told.push(regions.len());
+        while let Some(Duty::Tell(changes)) = manager.step() {
+            told.push(changes.regions.len());
             manager.on_told();
         }
         assert_eq!(told, [2, 2, 1]);

@@ -42,30 +42,36 @@ pub struct Room {
 }
 
 /// Returns the version and incarnation from which an object in a free slot continues. If the slot was never used since
-/// its block was created, writes its first header, from the block's base.
+/// its block was created, they are those of the block's base.
 ///
 /// Only the owner of the slot may call this, while the slot holds no object.
 #[inline]
-pub fn begin(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
+pub fn room(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
     let incarnation = load_incarnation(memory, at);
-    let is_new = incarnation.0 == 0;
-    if !is_new {
-        let version = load_version(memory, at).version();
-        return Room {
-            version,
+    match incarnation.0 {
+        0 => Room {
+            version: base.version(),
+            incarnation: base.incarnation(class),
+            is_new: true,
+        },
+        _ => Room {
+            version: load_version(memory, at).version(),
             incarnation,
-            is_new,
-        };
+            is_new: false,
+        },
     }
-    let (version, incarnation) = (base.version(), base.incarnation(class));
-    // The class is written first: a reader that sees the version also sees the class.
-    memory.store(at + WORD_BYTES, incarnation.0, Ordering::Relaxed);
-    unlock(memory, at, version);
-    Room {
-        version,
-        incarnation,
-        is_new,
+}
+
+/// As [`room`]. If the slot was never used since its block was created, writes its first header.
+#[inline]
+pub fn begin(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
+    let room = room(memory, at, class, base);
+    if room.is_new {
+        // The class is written first: a reader that sees the version also sees the class.
+        memory.store(at + WORD_BYTES, room.incarnation.0, Ordering::Relaxed);
+        unlock(memory, at, room.version);
     }
+    room
 }
 
 /// Locks an unlocked object that still has `version`. Returns false if it is locked or has another version.
@@ -160,6 +166,26 @@ pub fn install_new(
         Ordering::Relaxed,
     );
     write_locked(memory, at, bytes, version, incarnation, payload);
+}
+
+/// Creates `count` adjacent objects of `bytes` with zero payloads, whose addresses no reader can have yet, in slots of the class of
+/// `incarnation`. The payload of a slot whose header is zero was never used, and is zero.
+pub fn install_zeroed(
+    memory: &Memory,
+    at: usize,
+    (bytes, count): (usize, u32),
+    version: Version,
+    incarnation: Incarnation,
+) {
+    let zeros = vec![0; super::payload_capacity(bytes)];
+    for index in 0..count as usize {
+        let at = at + index * bytes;
+        let payload = match load_incarnation(memory, at).0 {
+            0 => &[],
+            _ => &zeros[..],
+        };
+        install_new(memory, at, bytes, version, incarnation, payload);
+    }
 }
 
 fn write_locked(

@@ -4,15 +4,17 @@
 //! Hashing only proposes the machines of a new region ([`super::placement`]). This map is the one way to find the machines of
 //! a region that exists. A region is in the map of every machine before any commit with an object in it is reported, so an
 //! address in a region that the map does not know is the address of no object.
+//!
+//! The map also has the address of the catalog, the object from which tables are found, once the configuration names one.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
 use crate::alloc::ring_distance;
-use crate::ids::{MachineId, RegionId};
+use crate::ids::{Address, MachineId, RegionId};
 use crate::limits::MAX_REPLICAS;
 
 /// The machines that store a region, the primary first.
@@ -87,6 +89,8 @@ pub struct RegionMap {
     unrecorded: AtomicUsize,
     /// Whether regions may be missing that were recorded before this machine joined.
     incomplete: AtomicBool,
+    /// The bits of the catalog's address; null until this machine knows it.
+    catalog: AtomicU64,
 }
 
 impl RegionMap {
@@ -145,6 +149,18 @@ impl RegionMap {
             after.extend(regions.iter().copied());
             after
         });
+    }
+
+    /// Returns the address of the catalog, if this machine knows it.
+    #[inline]
+    pub fn catalog(&self) -> Option<Address> {
+        let address = Address::from_bits(self.catalog.load(Ordering::Acquire));
+        address.filter(|address| !address.is_null())
+    }
+
+    /// Records the catalog that the configuration names.
+    pub(crate) fn set_catalog(&self, catalog: Address) {
+        self.catalog.store(catalog.to_bits(), Ordering::Release);
     }
 
     /// Records that all machines know a region of this machine.

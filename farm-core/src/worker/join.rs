@@ -2,19 +2,20 @@
 //!
 //! 1. The machine connects to all others, whose workers add rings and logs for it ([`Worker::link`]).
 //! 2. Its first worker asks the manager to join, with the number of its start, until the answer is final.
-//! 3. The manager records the start in the configuration, then sends all regions that exist. Regions that are recorded from now
-//!    on are sent to the machine like to all others.
+//! 3. The manager records the start in the configuration, then sends all regions that exist, and the catalog. What is recorded
+//!    from now on is sent to the machine like to all others.
 //! 4. When the machine has answered, its region map is complete, and it begins to work.
 
 use std::collections::VecDeque;
 
 use super::regions::{
-    ASK_AGAIN, DONE, NEW_REGIONS, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES, encode, first_worker,
+    ASK_AGAIN, CATALOG_BYTES, CHANGES, DONE, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES,
+    encode_changes, first_worker,
 };
 use super::{Cont, Worker};
 use crate::ids::{MachineId, RegionId};
 use crate::marks;
-use crate::membership::manager::Recorded;
+use crate::membership::manager::{Changes, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::map::Replicas;
 
@@ -125,7 +126,9 @@ impl Worker {
     fn tell_newcomer(&mut self, machine: u64, (): ()) {
         let id = MachineId::new(machine as u16);
         let id = id.expect("the context of this continuation is the id of a machine");
-        let most = self.max_message_body() / REGION_BYTES;
+        let most = (self.max_message_body() - CATALOG_BYTES) / REGION_BYTES;
+        let manager = self.recorder.manager.as_ref();
+        let catalog = manager.and_then(|manager| manager.configuration().catalog);
         let Some(newcomer) = self.recorder.joining.get_mut(&id) else {
             return;
         };
@@ -133,13 +136,12 @@ impl Worker {
         if count == 0 {
             return;
         }
-        let mut body = Vec::with_capacity(count * REGION_BYTES);
-        for (region, replicas) in newcomer.untold.range(..count) {
-            encode(&mut body, *region, *replicas);
-        }
+        let regions = newcomer.untold.range(..count).copied().collect();
+        let mut body = Vec::new();
+        encode_changes(&mut body, &Changes { regions, catalog });
         newcomer.under_way = count;
         let cont = ReplyCont::new(Self::on_newcomer_told, machine);
-        match self.call(first_worker(id), NEW_REGIONS, &[&body], 0, cont) {
+        match self.call(first_worker(id), CHANGES, &[&body], 0, cont) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::tell_newcomer, machine)),
             Err(_) => _ = self.recorder.joining.remove(&id),

@@ -9,15 +9,17 @@
 //! 2. It asks the manager to record the region, until the answer is final.
 //! 3. The manager stores a configuration with the region ([`Manager`]), and tells every machine.
 //! 4. When all machines have answered, the region is recorded.
+//!
+//! The catalog is recorded in the same way, by the manager's own worker ([`Worker::record_catalog`]).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::join::Newcomer;
 use super::{Cont, Worker};
-use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
+use crate::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use crate::marks;
-use crate::membership::manager::{Duty, Manager, Recorded};
+use crate::membership::manager::{Changes, Duty, Manager, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::backups::Prepared;
 use crate::region::map::{Replicas, Unrecorded};
@@ -26,8 +28,8 @@ use crate::region::map::{Replicas, Unrecorded};
 const RECORD_REGION: MessageId = MessageId(MessageId::CORE + 3);
 /// To a backup: make memory for a copy of a region. The reply is a code.
 const PREPARE_BACKUP: MessageId = MessageId(MessageId::CORE + 5);
-/// From the manager: regions that exist. The reply is empty.
-pub(super) const NEW_REGIONS: MessageId = MessageId(MessageId::CORE + 4);
+/// From the manager: what is new in the configuration. The reply is empty.
+pub(super) const CHANGES: MessageId = MessageId(MessageId::CORE + 4);
 
 /// Interval between requests to the manager.
 pub(super) const ASK_AGAIN: Duration = Duration::from_micros(100);
@@ -38,6 +40,8 @@ pub(super) const DONE: u8 = 1;
 pub(super) const REFUSED: u8 = 2;
 /// Largest number of bytes that a region takes in a message.
 pub(super) const REGION_BYTES: usize = 5 + 2 * crate::limits::MAX_REPLICAS;
+/// Bytes of the catalog's address at the front of CHANGES.
+pub(super) const CATALOG_BYTES: usize = 8;
 
 /// A region that is being recorded.
 struct Asked {
@@ -57,7 +61,7 @@ pub(super) struct RegionRecorder {
     pub(super) manager: Option<Box<Manager>>,
     /// Machines that join, on the worker of the manager.
     pub(super) joining: BTreeMap<MachineId, Newcomer>,
-    /// The body of the message by which machines are being told of regions.
+    /// The body of the message by which machines are being told of changes.
     told: Vec<u8>,
     /// Number of machines that have not answered it.
     untold: usize,
@@ -70,7 +74,7 @@ impl RegionRecorder {
             ..Self::default()
         };
         if let Some(manager) = &mut recorder.manager {
-            manager.set_most_told(most_message / REGION_BYTES);
+            manager.set_most_told((most_message - CATALOG_BYTES) / REGION_BYTES);
         }
         recorder
     }
@@ -96,7 +100,7 @@ impl Worker {
     pub(super) fn register_region_handlers(&mut self) {
         self.register(PREPARE_BACKUP, Self::handle_prepare_backup);
         self.register(RECORD_REGION, Self::handle_record_region);
-        self.register(NEW_REGIONS, Self::handle_new_regions);
+        self.register(CHANGES, Self::handle_changes);
     }
 
     /// Returns why a commit with a new object in a region of this machine must wait or fail; `None` if the region is recorded.
@@ -262,6 +266,23 @@ impl Worker {
         self.manage();
     }
 
+    /// Returns whether this worker runs the manager of the configuration.
+    pub fn is_manager(&self) -> bool {
+        self.recorder.manager.is_some()
+    }
+
+    /// Has the configuration name the catalog, on the worker that runs the manager. The caller repeats the call until the answer
+    /// is final. If it is [`Recorded::Yes`], every machine knows the catalog
+    /// ([`RegionMap::catalog`](crate::region::map::RegionMap::catalog)), which is another one if that was recorded before.
+    pub fn record_catalog(&mut self, catalog: Address) -> Recorded {
+        let Some(manager) = &mut self.recorder.manager else {
+            return Recorded::No("the manager of the configuration runs on another worker".into());
+        };
+        let recorded = manager.record_catalog(catalog);
+        self.manage();
+        recorded
+    }
+
     /// Continues what the manager does, if it can.
     pub(super) fn manage(&mut self) {
         let Some(manager) = self
@@ -275,10 +296,8 @@ impl Worker {
         match manager.step() {
             None => {}
             Some(Duty::Stop(why)) => self.control.fail(why),
-            Some(Duty::Tell(regions)) => {
-                let told = &mut self.recorder.told;
-                told.clear();
-                regions.iter().for_each(|one| encode(told, one.0, one.1));
+            Some(Duty::Tell(changes)) => {
+                encode_changes(&mut self.recorder.told, &changes);
                 let machines = self.machines().iter().map(|machine| machine.0);
                 let machines: Vec<MachineId> = machines.collect();
                 self.recorder.untold = machines.len();
@@ -294,7 +313,7 @@ impl Worker {
         let id = id.expect("the context of this continuation is the id of a machine");
         let body = std::mem::take(&mut self.recorder.told);
         let cont = ReplyCont::new(Self::on_told, machine);
-        let called = self.call(first_worker(id), NEW_REGIONS, &[&body], 0, cont);
+        let called = self.call(first_worker(id), CHANGES, &[&body], 0, cont);
         self.recorder.told = body;
         match called {
             Ok(()) => {}
@@ -314,21 +333,20 @@ impl Worker {
         }
     }
 
-    fn handle_new_regions(&mut self, request: Request, body: &[u8]) {
-        let mut rest = body;
-        let mut regions = Vec::new();
-        while let Some(region) = decode(&mut rest) {
-            regions.push(region);
-        }
+    fn handle_changes(&mut self, request: Request, body: &[u8]) {
         let manager = self.membership.manager();
-        if !rest.is_empty() || request.from.machine != manager {
+        let changes = decode_changes(body).filter(|_| request.from.machine == manager);
+        let Some(Changes { regions, catalog }) = changes else {
             let why = format!(
-                "{} sent a NEW_REGIONS that is malformed or not from the manager {manager}",
+                "{} sent a CHANGES that is malformed or not from the manager {manager}",
                 request.from
             );
             return self.distrust(request.from.machine, why);
-        }
+        };
         self.store.map().record(&regions);
+        if let Some(catalog) = catalog {
+            self.store.map().set_catalog(catalog);
+        }
         self.reply(request, &[]);
     }
 }
@@ -341,7 +359,7 @@ pub(super) fn first_worker(machine: MachineId) -> WorkerRef {
     WorkerRef::new(machine, WorkerId::FIRST)
 }
 
-pub(super) fn encode(out: &mut Vec<u8>, region: RegionId, replicas: Replicas) {
+fn encode(out: &mut Vec<u8>, region: RegionId, replicas: Replicas) {
     out.extend_from_slice(&region.to_bits().to_le_bytes());
     out.push(replicas.all().len() as u8);
     for machine in replicas.all() {
@@ -369,9 +387,47 @@ fn decode(bytes: &mut &[u8]) -> Option<(RegionId, Replicas)> {
     Some((region, replicas))
 }
 
+pub(super) fn encode_changes(out: &mut Vec<u8>, changes: &Changes) {
+    out.clear();
+    let catalog = changes.catalog.unwrap_or(Address::NULL);
+    out.extend_from_slice(&catalog.to_bits().to_le_bytes());
+    let regions = changes.regions.iter();
+    regions.for_each(|one| encode(out, one.0, one.1));
+}
+
+fn decode_changes(body: &[u8]) -> Option<Changes> {
+    let (catalog, mut rest) = body.split_first_chunk::<CATALOG_BYTES>()?;
+    let catalog = Address::from_bits(u64::from_le_bytes(*catalog))?;
+    let mut regions = Vec::new();
+    while let Some(region) = decode(&mut rest) {
+        regions.push(region);
+    }
+    rest.is_empty().then_some(Changes {
+        regions,
+        catalog: Some(catalog).filter(|catalog| !catalog.is_null()),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn changes_are_decoded_as_encoded_and_others_are_rejected() {
+        let machine = MachineId::new(5).unwrap();
+        let region = RegionId::new(3, 7).unwrap();
+        for catalog in [None, Some(Address::new(region, 128))] {
+            for regions in [Vec::new(), vec![(region, Replicas::one(machine))]] {
+                let changes = Changes { regions, catalog };
+                let mut body = vec![1, 2, 3];
+                encode_changes(&mut body, &changes);
+                assert_eq!(decode_changes(&body), Some(changes));
+                assert_eq!(decode_changes(&body[..body.len() - 1]), None);
+                body.push(0);
+                assert_eq!(decode_changes(&body), None);
+            }
+        }
+    }
 
     #[test]
     fn regions_in_messages_are_decoded_as_encoded_and_others_are_rejected() {

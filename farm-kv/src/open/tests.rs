@@ -1,29 +1,9 @@
-//! Tests of the placement of shards, and of the messages about it.
-
-use farm_core::ids::{MachineId, WorkerId, WorkerRef};
-use farm_core::region::placement::Placement;
+//! Tests of the creation of tables, and of their owners.
 
 use super::*;
-use crate::blocking::{self, BlockingError};
+use crate::blocking::{self, BlockingError, OwnedChange};
 use crate::testing::cluster;
-
-#[test]
-fn shards_are_spread_evenly_over_machines_and_workers() {
-    let machine = |n| MachineId::new(n).unwrap();
-    let machines = [(machine(1), 2), (machine(2), 2), (machine(3), 2)];
-    let placement = Placement::new(&[machine(1), machine(2), machine(3)]);
-    let owners = owners(&placement, &machines, 12);
-    for (id, workers) in machines {
-        for worker in 0..workers {
-            let me = WorkerRef::new(id, WorkerId::new(worker as u16).unwrap());
-            assert_eq!(
-                owners.iter().filter(|owner| **owner == me).count(),
-                2,
-                "{me}"
-            );
-        }
-    }
-}
+use farm_testing::TestCluster;
 
 #[test]
 fn a_table_is_sized_by_its_occupancy() {
@@ -41,38 +21,96 @@ fn a_table_is_sized_by_its_occupancy() {
     }
 }
 
-/// Returns the outcome of opening a table on the second of two machines, if the opening on the first machine failed
-/// with `failed`.
-fn heard_after(name: &str, failed: KvError) -> Result<TableId, KvError> {
-    let cluster = cluster(name, 2);
-    let spec = TableSpec::sized(1, 6, 8, 4, 16, 0.9).unwrap();
-    cluster.on(0, 0, move |worker| {
-        open(worker, spec, Cont::new(|_, _, _| (), ()));
-        fail(worker, spec.id, failed);
-    });
-    let heard = blocking::open(&cluster.machines[1..], spec).map_err(|error| match error {
-        BlockingError::Table(error) => error,
-        BlockingError::Machine(error) => panic!("{error}"),
-    });
-    cluster.stop();
-    heard
+fn spec(id: u16, shards: u32) -> TableSpec {
+    TableSpec::sized(id, 4, 8, shards, 64, 0.9).unwrap()
 }
 
-/// Regression: a machine that lost another one while it opened a table reported to a third one that it had no memory.
+/// Returns the number of objects of the catalog, as the worker that creates tables counts them.
+fn catalog_objects(cluster: &TestCluster) -> u64 {
+    let counts = cluster.on_all(|worker| crate::ops::check_catalog(worker).unwrap());
+    counts.iter().sum()
+}
+
 #[test]
-fn a_failed_opening_reports_existing_shards() {
-    let machine = |id| MachineId::new(id).unwrap();
-    let memory = |id| KvError::Memory {
-        machine: machine(id),
-        why: "its log says".into(),
+fn tables_of_one_chain_are_all_found() {
+    let cluster = cluster("catalog-chain", 2);
+    let chain = [1, 33, 65, 2];
+    for id in chain {
+        blocking::open(&cluster.machines[..1], spec(id, 3)).unwrap();
+    }
+    for id in chain {
+        let opened = blocking::open(&cluster.machines[1..], spec(id, 3));
+        assert_eq!(opened.unwrap(), TableId(id));
+    }
+    assert_eq!(catalog_objects(&cluster), 1 + 4);
+    cluster.stop();
+}
+
+/// A list of several objects, read by several reads.
+#[test]
+fn a_table_of_many_shards_is_found() {
+    let cluster = cluster("catalog-list", 2);
+    let spec = TableSpec {
+        buckets: 1,
+        ..spec(1, 200)
     };
-    let heard = heard_after("shard-lost", KvError::PeerLost(machine(3)));
-    assert_eq!(heard, Ok(TableId(1)));
-    let heard = heard_after("shard-others", memory(3));
-    assert_eq!(heard, Ok(TableId(1)));
-    let heard = heard_after("shard-own", memory(1));
-    assert!(
-        matches!(heard, Err(KvError::Memory { machine, .. }) if machine.get() == 1),
-        "{heard:?}"
-    );
+    blocking::open(&cluster.machines[..1], spec).unwrap();
+    blocking::open(&cluster.machines[1..], spec).unwrap();
+    let firsts = |worker: &mut Worker| -> Vec<Address> {
+        let shards = kv(worker).tables[&1].shards.iter();
+        shards.map(|shard| shard.first).collect()
+    };
+    let [one, two] = [0, 1].map(|machine| cluster.on(machine, 0, firsts));
+    assert_eq!(one.len(), 200);
+    assert_eq!(one, two);
+    cluster.stop();
+}
+
+/// A creation that fails because one machine has no memory frees what the others have made.
+#[test]
+fn a_failed_creation_leaves_nothing() {
+    let cluster = cluster("catalog-full", 2);
+    blocking::open(&cluster.machines, spec(1, 2)).unwrap();
+    let used = |worker: &mut Worker| worker.store().usage().unwrap().array_objects;
+    let before: u64 = cluster.on_all(used).iter().sum();
+    // Together the shards need more memory than there is, but the first ones can be made.
+    let large = TableSpec {
+        buckets: 3000,
+        ..spec(2, 200)
+    };
+    let failed = blocking::open(&cluster.machines[..1], large);
+    let is_memory = matches!(failed, Err(BlockingError::Table(KvError::Memory { .. })));
+    assert!(is_memory, "{failed:?}");
+    let after: u64 = cluster.on_all(used).iter().sum();
+    assert_eq!((after, catalog_objects(&cluster)), (before, 2));
+    // The number can be used.
+    blocking::open(&cluster.machines, spec(2, 2)).unwrap();
+    cluster.stop();
+}
+
+/// A worker that takes another one for the owner of a shard, as before it knows a new configuration.
+#[test]
+fn a_worker_that_does_not_own_a_shard_refuses_and_the_caller_looks_up_again() {
+    let cluster = cluster("moved-owner", 3);
+    let table = blocking::open(&cluster.machines, spec(1, 3)).unwrap();
+    for key in 0..30u8 {
+        let next = |worker: &mut Worker| {
+            let machines = worker.machines().to_vec();
+            for shard in 0..3 {
+                let open = kv(worker).tables.get_mut(&1).unwrap();
+                let owner = &mut open.shards[shard].owner;
+                let at = machines.iter().position(|one| one.0 == owner.machine);
+                owner.machine = machines[(at.unwrap() + 1) % 3].0;
+            }
+        };
+        cluster.on_all(next);
+        let put = OwnedChange::Insert(vec![key; 8]);
+        blocking::change(&cluster.machines[0], 0, table, [key; 16], put).unwrap();
+    }
+    let pairs = |worker: &mut Worker| {
+        let facts = crate::ops::check(worker, TableId(1)).unwrap();
+        facts.iter().map(|shard| shard.pairs).sum::<u64>()
+    };
+    assert_eq!(cluster.on_all(pairs).iter().sum::<u64>(), 30);
+    cluster.stop();
 }

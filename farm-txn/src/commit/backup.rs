@@ -9,7 +9,8 @@ use farm_core::worker::Worker;
 use farm_core::{marks, mutants};
 
 use super::lock::Rejected;
-use crate::record::{Lock, Object};
+use crate::object_run::ObjectRun;
+use crate::record::{Effect, Lock, Object};
 
 /// Applies a COMMIT-BACKUP record to the copies of this machine. Returns false if another worker changes one of the copies
 /// now: the caller must try again.
@@ -18,9 +19,17 @@ use crate::record::{Lock, Object};
 /// The record names objects that no primary can have. Objects before it may have been changed.
 pub(super) fn apply_record(worker: &mut Worker, record: &Lock<'_>) -> Result<bool, Rejected> {
     for object in record.objects() {
-        if !apply(worker, &object?)? {
-            marks::mark("backup: waits for another worker");
-            return Ok(false);
+        let object = object?;
+        let objects = ObjectRun {
+            first: object.address,
+            class: object.class,
+            count: object.count,
+        };
+        for address in objects.addresses() {
+            if !apply(worker, &Object { address, ..object })? {
+                marks::mark("backup: waits for another worker");
+                return Ok(false);
+            }
         }
     }
     Ok(true)
@@ -82,6 +91,10 @@ fn apply(worker: &mut Worker, object: &Object<'_>) -> Result<bool, Rejected> {
         return Ok(false);
     }
     let bytes = class.object_bytes();
+    if object.effect == Effect::Format {
+        write::install_zeroed(memory, at, (bytes, 1), next, object.incarnation);
+        return Ok(true);
+    }
     write::install(memory, at, bytes, next, object.incarnation, object.payload);
     Ok(true)
 }

@@ -26,6 +26,10 @@ pub(super) fn install_local(worker: &mut Worker, tx: &Tx) {
         }
         let (bytes, next) = (entry.class.object_bytes(), entry.version.next());
         let (incarnation, payload) = (entry.installed_incarnation(), tx.payload_of(entry));
+        if entry.intent == Intent::Format {
+            write::install_zeroed(memory, at, (bytes, entry.count()), next, incarnation);
+            continue;
+        }
         write::install(memory, at, bytes, next, incarnation, payload);
     }
     let fenced = !mutants::is_on("fence missing after the commit");

@@ -74,6 +74,9 @@ pub(super) enum Rejected {
     /// The object would reach beyond its region.
     #[error("there is no object at {0}")]
     NoObject(Address),
+    /// A machine formats only its own memory.
+    #[error("the objects at {0} are to be created by another machine than their primary")]
+    FormatElsewhere(Address),
     /// The record, read again, names an object that the transaction has not locked.
     #[error("the transaction of the record does not hold the lock of the object at {0}")]
     NotHeld(Address),
@@ -128,6 +131,9 @@ pub(super) fn lock_record(worker: &mut Worker, lock: &Lock<'_>) -> Result<Verdic
 fn try_lock(worker: &mut Worker, object: &Object<'_>) -> Result<Verdict, Rejected> {
     let geometry = worker.store().geometry();
     let address = object.address;
+    if object.effect == Effect::Format {
+        return Err(Rejected::FormatElsewhere(address));
+    }
     let (memory, at) = memory_of(worker, object)?;
     // If the size class differs, the coordinator has read payload as a version, or would install a part of the object.
     let slot = is_slot((memory, geometry, at), address, object.class);
@@ -242,6 +248,7 @@ pub(super) fn encode_objects<'a>(
     for entry in objects {
         let effect = match entry.intent {
             Intent::Allocate => Effect::Allocate,
+            Intent::Format => Effect::Format,
             // The transaction has allocated and freed the object. An abort releases the slot, as for a new object.
             Intent::Free if !entry.incarnation.is_allocated() && !stillborn_leaks() => {
                 Effect::Allocate
@@ -256,9 +263,10 @@ pub(super) fn encode_objects<'a>(
             incarnation: entry.installed_incarnation(),
             effect,
             block: match effect {
-                Effect::Allocate => tx.blocks.find(entry.address),
+                Effect::Allocate | Effect::Format => tx.blocks.find(entry.address),
                 _ => 0,
             },
+            count: entry.count(),
             payload: tx.payload_of(entry),
         };
         record::encode_object(out, &object);

@@ -79,6 +79,12 @@ impl Tx {
         self.push(place, version, incarnation, Intent::Allocate, at)
     }
 
+    /// Adds `count` adjacent new objects of this machine with zero payloads, whose slots are reserved and have the same version and
+    /// incarnation. The transaction must have none of them.
+    pub(crate) fn format(&mut self, place: Place, room: Room, count: u32) {
+        self.push(place, room.version, room.incarnation, Intent::Format, count);
+    }
+
     /// Allocates a slot that this transaction has read as absent, at the version of that read. If the slot had never
     /// been used when it was read, the entry takes the version and incarnation of the first header, which the
     /// reservation wrote.
@@ -130,19 +136,26 @@ pub(crate) fn reserve(
 /// an array, are released by one message.
 pub(super) fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) {
     let mut run: Option<(MachineId, ObjectRun)> = None;
-    for &Entry {
-        address,
-        class,
-        machine,
-        ..
-    } in entries
-    {
+    for entry in entries {
+        let &Entry {
+            address,
+            class,
+            machine,
+            ..
+        } = entry;
         let Some(machine) = machine else {
-            let released = worker.release_object(address);
-            assert!(
-                matches!(released, Ok(None)),
-                "releasing an object that this worker reserved failed: {released:?}"
-            );
+            let objects = ObjectRun {
+                first: address,
+                class,
+                count: entry.count(),
+            };
+            for address in objects.addresses() {
+                let released = worker.release_object(address);
+                assert!(
+                    matches!(released, Ok(None)),
+                    "releasing an object that this worker reserved failed: {released:?}"
+                );
+            }
             continue;
         };
         if let Some((_, slots)) = run.as_mut().filter(|(to, _)| *to == machine)

@@ -75,6 +75,9 @@ pub(super) fn finish(worker: &mut Worker) -> Result<FinalState, String> {
         (finished.live, finished.objects) =
             objects(worker).map_err(|why| format!("machine {}: {why}", me.machine))?;
     }
+    // Only workloads with tables have a catalog.
+    finished.live +=
+        farm_kv::ops::check_catalog(worker).map_err(|why| format!("worker {me}: {why}"))?;
     Ok(finished)
 }
 

@@ -39,6 +39,7 @@ fn body(
             version,
             incarnation,
             effect: Effect::Write,
+            count: 1,
             block: 0,
             payload: &[7; 8],
         };
