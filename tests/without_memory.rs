@@ -218,7 +218,7 @@ fn a_machine_without_memory_leaves_and_the_others_continue() {
                 for round in 0..3 {
                     let large = round % 2 == 0;
                     let mut small = Vec::new();
-                    for _ in 0..260 {
+                    for _ in 0..220 {
                         small.push(farm.transact(async |tx| alloc(tx, large).await).await?);
                     }
                     for pointers in small {

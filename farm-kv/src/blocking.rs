@@ -93,7 +93,7 @@ type Got = Result<Option<Vec<u8>>, KvError>;
 type Done = Result<Changed, KvError>;
 
 /// Opens a table on every worker of `machines`, which run in this process: all machines of the cluster, or some of
-/// them. On other machines, the owners of shards open it, too.
+/// them. Workers of other machines that own shards open it when they get the first message for it.
 ///
 /// # Errors
 /// [`BlockingError`]: the first error.
