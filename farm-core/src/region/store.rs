@@ -391,9 +391,7 @@ mod tests {
             per_machine_bytes: 0,
             seed: 1,
         };
-        let memory = |bytes| -> Result<(Memory, Capability), ExportError> {
-            panic!("no region of {bytes} bytes is made")
-        };
+        let memory = |bytes| panic!("no region of {bytes} bytes is made");
         let store = Store::new(config, local, placement.clone(), 1, memory);
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
         let mut known = Vec::new();
