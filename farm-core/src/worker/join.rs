@@ -6,7 +6,7 @@
 //!    from now on is sent to the machine like to all others.
 //! 4. When the machine has answered, its region map is complete, and it begins to work.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use super::regions::{
     ASK_AGAIN, CATALOG_BYTES, CHANGES, DONE, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES,
@@ -22,8 +22,14 @@ use crate::region::map::Replicas;
 /// To the manager: the machine joins, with the number of its start. The reply is a code.
 const JOIN: MessageId = MessageId(MessageId::CORE + 6);
 
-/// A machine that joins, for the manager.
-pub(super) struct Newcomer {
+/// The machines that join, on the worker that runs the manager.
+#[derive(Default)]
+pub(super) struct Newcomers {
+    joining: BTreeMap<MachineId, Newcomer>,
+}
+
+/// A machine that joins.
+struct Newcomer {
     boot: u64,
     /// Regions that it does not know yet.
     untold: VecDeque<(RegionId, Replicas)>,
@@ -89,7 +95,7 @@ impl Worker {
             return self.reply(request, &[&[REFUSED]]);
         };
         let code = match manager.record_start(from, boot) {
-            Recorded::Yes => match self.recorder.joining.get(&from) {
+            Recorded::Yes => match self.newcomers.joining.get(&from) {
                 Some(newcomer) if newcomer.boot != boot => self.introduce(from, boot),
                 Some(newcomer) if newcomer.knows_all() => DONE,
                 Some(_) => NOT_YET,
@@ -117,7 +123,7 @@ impl Worker {
             untold: known.iter().filter_map(replicas).collect(),
             under_way: 0,
         };
-        self.recorder.joining.insert(machine, newcomer);
+        self.newcomers.joining.insert(machine, newcomer);
         self.tell_newcomer(machine.get().into(), ());
         NOT_YET
     }
@@ -129,7 +135,7 @@ impl Worker {
         let most = (self.max_message_body() - CATALOG_BYTES) / REGION_BYTES;
         let manager = self.recorder.manager.as_ref();
         let catalog = manager.and_then(|manager| manager.configuration().catalog);
-        let Some(newcomer) = self.recorder.joining.get_mut(&id) else {
+        let Some(newcomer) = self.newcomers.joining.get_mut(&id) else {
             return;
         };
         let count = newcomer.untold.len().min(most);
@@ -144,7 +150,7 @@ impl Worker {
         match self.call(first_worker(id), CHANGES, &[&body], 0, cont) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::tell_newcomer, machine)),
-            Err(_) => _ = self.recorder.joining.remove(&id),
+            Err(_) => _ = self.newcomers.joining.remove(&id),
         }
     }
 
@@ -153,10 +159,10 @@ impl Worker {
             return;
         };
         if reply.is_err() {
-            self.recorder.joining.remove(&id);
+            self.newcomers.joining.remove(&id);
             return;
         }
-        if let Some(newcomer) = self.recorder.joining.get_mut(&id) {
+        if let Some(newcomer) = self.newcomers.joining.get_mut(&id) {
             let told = std::mem::take(&mut newcomer.under_way);
             newcomer.untold.drain(..told.min(newcomer.untold.len()));
         }

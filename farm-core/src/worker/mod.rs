@@ -122,6 +122,7 @@ pub struct Worker {
     regions: RegionTable,
     region_waits: memory::RegionWaits,
     recorder: regions::RegionRecorder,
+    newcomers: join::Newcomers,
     /// The copies of other machines' regions that this worker has changed.
     backups: BTreeMap<RegionId, BlockTable>,
     store: Arc<Store>,
@@ -173,6 +174,7 @@ impl Worker {
             regions: RegionTable::default(),
             region_waits: memory::RegionWaits::default(),
             backups: BTreeMap::new(),
+            newcomers: join::Newcomers::default(),
             recorder: regions::RegionRecorder::new(parts.manager, max_message_bytes),
             slab: parts.store.slab(parts.me.worker),
             store: parts.store,

@@ -12,10 +12,9 @@
 //!
 //! The catalog is recorded in the same way, by the manager's own worker ([`Worker::record_catalog`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::join::Newcomer;
 use super::{Cont, Worker};
 use crate::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use crate::marks;
@@ -59,8 +58,6 @@ pub(super) struct RegionRecorder {
     asked: Vec<Asked>,
     /// The manager, on the first worker of its machine.
     pub(super) manager: Option<Box<Manager>>,
-    /// Machines that join, on the worker of the manager.
-    pub(super) joining: BTreeMap<MachineId, Newcomer>,
     /// The body of the message by which machines are being told of changes.
     told: Vec<u8>,
     /// Number of machines that have not answered it.

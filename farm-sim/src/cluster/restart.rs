@@ -25,6 +25,7 @@ impl Cluster {
             !parts.machines[machine].store().is_used(),
             "machine {id} stores memory, which cannot be recovered yet"
         );
+        parts.leave_stopped();
         parts.fabric.restart(id);
         let others = parts
             .machines

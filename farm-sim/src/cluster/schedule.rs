@@ -59,7 +59,7 @@ impl Cluster {
 
 impl Parts {
     /// Lets machines that have stopped announce their departure to the fabric, as a process that ends does.
-    fn leave_stopped(&self) {
+    pub(super) fn leave_stopped(&self) {
         for machine in &self.machines {
             let process = machine.process.borrow();
             if process.control.is_stopping() && !machine.gone.swap(true, Ordering::Relaxed) {

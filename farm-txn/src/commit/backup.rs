@@ -25,8 +25,15 @@ pub(super) fn apply_record(worker: &mut Worker, record: &Lock<'_>) -> Result<boo
             class: object.class,
             count: object.count,
         };
-        for address in objects.addresses() {
-            if !apply(worker, &Object { address, ..object })? {
+        for (index, address) in objects.addresses().enumerate() {
+            // The word is about the block of the first object. All objects are in one run of blocks.
+            let block = if index == 0 { object.block } else { 0 };
+            let one = Object {
+                address,
+                block,
+                ..object
+            };
+            if !apply(worker, &one)? {
                 marks::mark("backup: waits for another worker");
                 return Ok(false);
             }
