@@ -174,10 +174,12 @@ fn run(seed: u64) -> [u64; 2] {
             }
             let before = committed(0..leaving.start);
             let some = rng.random_range(0..30);
-            steps(
-                &|| committed(leaving.clone()) >= some && committed(0..leaving.start) > before,
-                "the transfers of a machine that has come back",
-            );
+            // The scheduler may run its workers rarely, so that the others win all conflicts.
+            let enough = || {
+                let of_others = committed(0..leaving.start) - before;
+                of_others > 0 && (committed(leaving.clone()) >= some || of_others > 2_000)
+            };
+            steps(&enough, "the transfers of a machine that has come back");
             by_leaving[1] += committed(leaving.clone());
         }
         cluster.leave(2);
