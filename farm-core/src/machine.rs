@@ -173,8 +173,8 @@ struct Met {
     peers: Vec<LinkPeer>,
     /// The segments that this machine exports for them.
     segments: BTreeMap<MachineId, Capability>,
-    /// Whether they ran before, so that this machine joins them.
-    runs: bool,
+    /// Those that ran before, so that this machine joins them.
+    running: Vec<MachineId>,
 }
 
 /// A running machine. Dropping it stops the machine.
@@ -212,13 +212,13 @@ impl Machine {
         let store = config_store(config, id)?;
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
         let met = Self::meet(config, id, workers, &mut fabric, patience.into())?;
-        let peers = met.peers;
+        let peers = &met.peers;
         let exporter = fabric.exporter();
         let spare = spare(config, id, &exporter);
-        let mut manager = make_manager(config, id, &exporter, &peers, store)
+        let mut manager = make_manager(config, id, &exporter, peers, store)
             .inspect_err(|error| fabric.fail(&error.to_string()))?;
         let store = Arc::new(make_store(config, id, exporter.boot(), spare.clone()));
-        if met.runs {
+        if !met.running.is_empty() {
             store.map().begin_joining();
         }
         let control = Arc::new(Control::default());
@@ -237,8 +237,7 @@ impl Machine {
             reporter: machine.fabric.reporter(),
         });
         for index in 0..workers {
-            let started =
-                machine.start_worker(config, index, &peers, &attach, &last, manager.take());
+            let started = machine.start_worker(config, index, &met, &attach, &last, manager.take());
             started.inspect_err(|error| machine.fail_to_start(&error.to_string()))?;
         }
         let admitted = machine.admit(config, met.segments);
@@ -313,10 +312,11 @@ impl Machine {
             });
         }
         let segments = segments.iter();
+        let running = met.iter().filter(|peer| peer.runs);
         Ok(Met {
             peers,
             segments: segments.map(|segment| (segment.0, segment.3)).collect(),
-            runs: met.iter().any(|peer| peer.runs),
+            running: running.map(|peer| peer.machine).collect(),
         })
     }
 
@@ -324,7 +324,7 @@ impl Machine {
         &mut self,
         config: &Config,
         index: usize,
-        peers: &[LinkPeer],
+        met: &Met,
         attach: &Attach,
         last: &Arc<LastWorker>,
         manager: Option<Box<Manager>>,
@@ -336,7 +336,13 @@ impl Machine {
         let reads = reads_in_flight(config);
         let arena = arena(config, reads);
         let mut endpoint = self.fabric.endpoint(worker, &arena, reads)?;
-        let links = Links::wire(&mut endpoint, self.id, worker, peers, ring_format(config))?;
+        let links = Links::wire(
+            &mut endpoint,
+            self.id,
+            worker,
+            &met.peers,
+            ring_format(config),
+        )?;
         let exporter = self.exporter.clone();
         let inbox = Arc::new(Inbox::new(
             INBOX_ITEMS,
@@ -364,7 +370,7 @@ impl Machine {
         };
         let policy = idle_policy(config, self.id);
         let core = core_of(config, self.id, index);
-        let boot = self.exporter.boot();
+        let (boot, running) = (self.exporter.boot(), met.running.clone());
         let (control, attach) = (Arc::clone(&self.control), Arc::clone(attach));
         let last = Arc::clone(last);
         let thread = std::thread::Builder::new()
@@ -381,7 +387,7 @@ impl Machine {
                 let _reason = StopOnPanic(Arc::clone(&control), me);
                 attach(&mut worker);
                 if me.worker == WorkerId::FIRST && !worker.store().map().is_complete() {
-                    worker.join(boot);
+                    worker.join(boot, running);
                 }
                 run(&mut worker, policy, &control);
             })

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::pages::Pages;
 use super::ring_format;
@@ -22,8 +23,8 @@ pub(super) struct Admit {
     inboxes: Vec<Arc<Inbox>>,
     /// The segment that was last exported for each machine.
     segments: BTreeMap<MachineId, Capability>,
-    /// The memory of the segment that is offered to a caller.
-    offered: Option<Memory>,
+    /// The memory of the segments that are offered to callers.
+    offered: BTreeMap<MachineId, Memory>,
 }
 
 impl Admit {
@@ -42,7 +43,7 @@ impl Admit {
             control,
             inboxes,
             segments,
-            offered: None,
+            offered: BTreeMap::new(),
         }
     }
 
@@ -70,25 +71,28 @@ impl Admission for Admit {
         }
         let exported = self.exporter.export(layout.bytes(), true);
         let (memory, capability) = exported.map_err(|error| error.to_string())?;
+        // Withdrawn by the next call of this machine, also if it does not connect now.
+        self.segments.insert(caller, capability);
         let checked = Pages::of(&self.config).check_segment(&memory);
         checked.map_err(|error| error.to_string())?;
-        self.segments.insert(caller, capability);
-        self.offered = Some(memory);
+        self.offered.insert(caller, memory);
         Ok(vec![capability])
     }
 
     fn connected(&mut self, peer: PeerOffer) {
         let machine = peer.machine;
-        let (Some(ours), Some(theirs)) = (self.offered.take(), peer.offer.first()) else {
+        let (Some(ours), Some(theirs)) = (self.offered.remove(&machine), peer.offer.first()) else {
             tracing::warn!(%machine, "a machine connected without memory for rings; it will end its connection");
             return;
         };
-        let peer = Arc::new(LinkPeer {
+        let peer = LinkPeer {
             machine,
             workers: self.workers_of(machine),
             ours,
             theirs: *theirs,
-        });
+        };
+        // With the number of workers that are not connected yet.
+        let peer = Arc::new((peer, AtomicUsize::new(self.inboxes.len())));
         tracing::info!(%machine, "a machine without memory has connected");
         for inbox in &self.inboxes {
             let peer = Arc::clone(&peer);
@@ -99,8 +103,14 @@ impl Admission for Admit {
     }
 }
 
-fn link(worker: &mut Worker, peer: &LinkPeer) {
-    if let Err(error) = worker.link(peer) {
-        tracing::warn!(machine = %peer.machine, worker = %worker.me(), %error, "cannot connect to a machine; it may have ended again");
+fn link(worker: &mut Worker, (peer, unlinked): &(LinkPeer, AtomicUsize)) {
+    match worker.link(peer) {
+        Ok(()) if unlinked.fetch_sub(1, Ordering::AcqRel) == 1 => {
+            worker.announce_linked(peer.machine);
+        }
+        Ok(()) => {}
+        Err(error) => {
+            tracing::warn!(machine = %peer.machine, worker = %worker.me(), %error, "cannot connect to a machine; it may have ended again");
+        }
     }
 }

@@ -173,6 +173,8 @@ pub struct Links {
     format: RingFormat,
     /// The machines in ascending order, with their numbers of workers.
     pub(crate) machines: Vec<(MachineId, usize)>,
+    /// Numbers of the connections, in the order of `machines`, which count from 0 at the start of this machine.
+    pub(crate) numbers: Vec<u32>,
     /// Rings to other machines, in the order of `machines`; `None` for the own machine, and for machines without a
     /// connection.
     pub(crate) out: Vec<Option<RingSender>>,
@@ -226,6 +228,7 @@ impl Links {
                 .iter()
                 .map(|peer| (peer.machine, peer.workers))
                 .collect(),
+            numbers: vec![0; peers.len()],
             out: Vec::new(),
             within: Vec::new(),
             incoming: Vec::new(),

@@ -53,6 +53,8 @@ pub struct Request {
     pub from: WorkerRef,
     /// Token of the call; `None` for a one-way message.
     pub(crate) token: Option<u64>,
+    /// Number of the connection to the sender's machine over which the request came.
+    pub(crate) link: u32,
 }
 
 impl Request {

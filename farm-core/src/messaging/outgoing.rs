@@ -263,6 +263,10 @@ impl Messaging {
             return Ok(());
         }
         let to = request.from;
+        if request.link != self.number_of(to.machine) {
+            marks::mark("message: requester has been started again");
+            return Ok(());
+        }
         let header = self.header(Kind::Reply, to.worker, MessageId(0), token);
         let Ok(index) = self.machine_index(to) else {
             return Ok(());
@@ -421,7 +425,11 @@ impl Messaging {
                 let token = (header.kind == Kind::Request).then_some(header.token);
                 Ok(Taken::Message(
                     MessageId(header.message_id),
-                    Request { from, token },
+                    Request {
+                        from,
+                        token,
+                        link: self.number_of(from.machine),
+                    },
                 ))
             }
             Kind::Reply => {
@@ -474,9 +482,17 @@ impl Messaging {
         credits: Vec<ReplyCredits>,
         incoming: Vec<Incoming>,
     ) {
+        self.links.numbers[index] += 1;
         self.links.out[index] = Some(out);
         self.links.credits[index] = credits;
         self.links.incoming.extend(incoming);
+    }
+
+    /// Returns the number of the current connection to a machine.
+    pub(crate) fn number_of(&self, machine: MachineId) -> u32 {
+        let machines = &self.links.machines;
+        let index = machines.binary_search_by_key(&machine, |one| one.0);
+        index.map_or(0, |index| self.links.numbers[index])
     }
 
     /// Returns whether this worker has rings to the machine at this index.

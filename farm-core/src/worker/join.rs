@@ -4,9 +4,10 @@
 //! 2. Its first worker asks the manager to join, with the number of its start, until the answer is final.
 //! 3. The manager records the start in the configuration, then sends all regions that exist, and the catalog. What is recorded
 //!    from now on is sent to the machine like to all others.
-//! 4. When the machine has answered, its region map is complete, and it begins to work.
+//! 4. When the machine has answered, it has all regions. When in addition the last worker of each other machine has announced that it
+//!    is connected, it begins to work. Before, a request that another worker hands over could not be answered.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::regions::{
     ASK_AGAIN, CATALOG_BYTES, CHANGES, DONE, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES,
@@ -22,10 +23,20 @@ use crate::region::map::Replicas;
 /// To the manager: the machine joins, with the number of its start. The reply is a code.
 const JOIN: MessageId = MessageId(MessageId::CORE + 6);
 
-/// The machines that join, on the worker that runs the manager.
+/// From each other machine: all of its workers are connected to the machine that joins. One-way.
+const LINKED: MessageId = MessageId(MessageId::CORE + 7);
+
+/// The machines that join, and how far this machine has joined.
 #[derive(Default)]
 pub(super) struct Newcomers {
+    /// On the worker that runs the manager.
     joining: BTreeMap<MachineId, Newcomer>,
+    /// Whether the manager has sent all regions to this machine.
+    has_regions: bool,
+    /// Machines that ran before this one.
+    running: BTreeSet<MachineId>,
+    /// Those of them all of whose workers are connected to this machine.
+    linked: BTreeSet<MachineId>,
 }
 
 /// A machine that joins.
@@ -46,19 +57,58 @@ impl Newcomer {
 impl Worker {
     pub(super) fn register_join_handlers(&mut self) {
         self.register(JOIN, Self::handle_join);
+        self.register(LINKED, Self::handle_linked);
     }
 
-    /// Begins to join the cluster, with the number of this machine's start: see [the region map](crate::region::map), which is
-    /// complete when the machine has joined. To be called on the first worker of a machine.
-    pub fn join(&mut self, boot: u64) {
+    /// Announces to a machine that joins that all workers of this machine are connected to it. To be called once, on the worker that
+    /// was connected last.
+    pub fn announce_linked(&mut self, machine: MachineId) {
+        if let Err(CallError::Busy) = self.send(first_worker(machine), LINKED, &[]) {
+            let again = |worker: &mut Worker, machine: u64, ()| {
+                if let Some(machine) = MachineId::new(machine as u16) {
+                    worker.announce_linked(machine);
+                }
+            };
+            self.when_room(Cont::new(again, u64::from(machine.get())));
+        }
+    }
+
+    fn handle_linked(&mut self, request: Request, _body: &[u8]) {
+        self.newcomers.linked.insert(request.from.machine);
+        self.complete_if_joined();
+    }
+
+    /// Begins to work, if this machine has all regions, and is connected to all workers of the machines that run.
+    pub(super) fn complete_if_joined(&mut self) {
+        if !self.newcomers.has_regions || self.store.map().is_complete() {
+            return;
+        }
+        let has_gone = |machine: MachineId| {
+            let place = self.machine_place(machine);
+            place.is_ok_and(|place| !self.messaging.is_linked(place))
+        };
+        let mut unlinked = self.newcomers.running.difference(&self.newcomers.linked);
+        if unlinked.all(|machine| has_gone(*machine)) {
+            marks::mark("worker: machine joined");
+            self.store.map().complete();
+        }
+    }
+
+    /// Begins to join the machines that ran before, with the number of this machine's start: see
+    /// [the region map](crate::region::map), which is complete when the machine has joined. To be called on the first worker of a
+    /// machine.
+    pub fn join(&mut self, boot: u64, running: impl IntoIterator<Item = MachineId>) {
+        self.newcomers.running = running.into_iter().collect();
+        self.ask_to_join(boot, ());
+    }
+
+    fn ask_to_join(&mut self, boot: u64, (): ()) {
         let manager = self.membership.manager();
         let cont = ReplyCont::new(Self::on_join_reply, boot);
         let body = boot.to_le_bytes();
         match self.call(first_worker(manager), JOIN, &[&body], REPLY_BYTES, cont) {
             Ok(()) => {}
-            Err(CallError::Busy) => {
-                self.when_room(Cont::new(|worker, boot, ()| worker.join(boot), boot))
-            }
+            Err(CallError::Busy) => self.when_room(Cont::new(Self::ask_to_join, boot)),
             Err(error) => self.cannot_join(&error.to_string()),
         }
     }
@@ -66,12 +116,11 @@ impl Worker {
     fn on_join_reply(&mut self, boot: u64, reply: Result<&[u8], CallError>) {
         match reply {
             Ok([NOT_YET]) => {
-                let again = Cont::new(|worker: &mut Worker, boot, ()| worker.join(boot), boot);
-                self.set_timer(ASK_AGAIN, again);
+                self.set_timer(ASK_AGAIN, Cont::new(Self::ask_to_join, boot));
             }
             Ok([DONE]) => {
-                marks::mark("worker: machine joined");
-                self.store.map().complete();
+                self.newcomers.has_regions = true;
+                self.complete_if_joined();
             }
             Ok(_) => self.cannot_join("the manager refused it; see its log for the reason"),
             Err(error) => self.cannot_join(&error.to_string()),
@@ -79,6 +128,9 @@ impl Worker {
     }
 
     fn cannot_join(&mut self, why: &str) {
+        if self.control.is_stopping() {
+            return;
+        }
         let (me, manager) = (self.me.machine, self.membership.manager());
         self.control.fail(format!(
             "machine {me} cannot join the cluster of manager {manager}: {why}"

@@ -51,6 +51,7 @@ impl Worker {
             marks::mark("worker: departure noticed");
             self.depart(machine, how);
             self.unlink(machine);
+            self.complete_if_joined();
         }
     }
 

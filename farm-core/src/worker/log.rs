@@ -49,6 +49,8 @@ pub struct LogRecord {
     pub token: u64,
     /// Position in the log just after the record; identifies the record within its log.
     pub end: u64,
+    /// Number of the connection to the writer's machine.
+    link: u32,
 }
 
 impl LogRecord {
@@ -57,6 +59,7 @@ impl LogRecord {
         Request {
             from: self.from,
             token: Some(token),
+            link: self.link,
         }
     }
 }
@@ -529,6 +532,7 @@ impl Worker {
             kind,
             token,
             end,
+            link: self.messaging.number_of(from.machine),
         })
     }
 

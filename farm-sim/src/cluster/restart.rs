@@ -39,11 +39,11 @@ impl Cluster {
             .map(|pair| Exported::new(&parts.fabric, limits, pair))
             .collect();
         self.start_process(machine, &segments, attach);
-        for other in others {
-            self.connect(other, id, &segments);
+        for other in &others {
+            self.connect(*other, id, &segments);
         }
         let boot = parts.fabric.boot(id);
-        self.on(machine * limits.workers, |worker| worker.join(boot));
+        self.on(machine * limits.workers, |worker| worker.join(boot, others));
     }
 
     fn start_process(&self, machine: usize, segments: &[Exported], attach: impl Fn(&mut Worker)) {
@@ -95,6 +95,9 @@ impl Cluster {
                 let linked = self.on(index, |worker| worker.link(&peer));
                 linked.expect("the machine runs and has exported its segment");
                 parts.fabric.unpark(seat.me.machine, seat.me.worker);
+                if seat.me.worker.index() + 1 == parts.limits.workers {
+                    self.on(index, |worker| worker.announce_linked(to));
+                }
             }
         }
         let place = parts.machines.iter().find(|place| place.id == machine);

@@ -60,12 +60,16 @@ impl Kept {
                     for object in lock.objects() {
                         let object = object.map_err(|error| error.to_string())?;
                         let version = object.version.next().get();
-                        let place = (log.machine, object.address);
-                        self.versions.entry(place).or_default().insert(version);
-                        self.objects
-                            .entry(tx)
-                            .or_default()
-                            .insert((object.address, version));
+                        // The objects of Format are adjacent.
+                        for index in 0..object.count {
+                            let offset = index * object.class.object_bytes() as u32;
+                            let address = object.address.checked_add(offset);
+                            let address = address.ok_or("an object beyond its region")?;
+                            let place = (log.machine, address);
+                            self.versions.entry(place).or_default().insert(version);
+                            let objects = self.objects.entry(tx).or_default();
+                            objects.insert((address, version));
+                        }
                     }
                 }
                 _ => {}
@@ -185,7 +189,8 @@ fn check_slot(
     }
     for (other, their) in copies.copies.iter().filter(|(other, _)| *other != machine) {
         let there = Header::of(their, at);
-        let reserved_only = !here.incarnation.is_allocated() && there.is_zero();
+        // The first header of a slot has the version of its block's base.
+        let reserved_only = there.is_zero() && here.number() <= block.base().version().get();
         if there.number() < here.number() && !reserved_only {
             if !kept.has(*other, address, here.number()) {
                 return Err(format!(
@@ -209,8 +214,8 @@ fn check_slot(
     Ok(())
 }
 
-/// Returns whether a record on the machine names a locked object: at the version at which it is locked, on the primary; with a
-/// newer version, on a backup.
+/// Returns whether a record on the machine names a locked object: at the version at which it is locked, on the primary; with this
+/// or a newer version, on a backup.
 fn is_locked_by_record(
     copies: &Copies,
     kept: &Kept,
@@ -220,7 +225,11 @@ fn is_locked_by_record(
         return false;
     };
     match machine == copies.primary {
-        true => versions.contains(&header.version.version().next().get()),
-        false => versions.iter().any(|version| *version > header.number()),
+        // A new object is locked at its new version while it is written.
+        true => {
+            let (now, next) = (header.number(), header.version.version().next().get());
+            versions.contains(&next) || versions.contains(&now)
+        }
+        false => versions.iter().any(|version| *version >= header.number()),
     }
 }

@@ -1,4 +1,7 @@
 //! The thread that answers callers of a connected machine.
+//!
+//! A caller that is welcome is not connected yet: it may still be refused by another machine, or be stopped. When it has met all
+//! machines, it says so by one byte ([`announce_ready`]). If its socket ends before, nothing has happened.
 
 use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,6 +20,14 @@ use crate::ids::MachineId;
 const POLL_INTERVAL: Duration = Duration::from_secs(60);
 /// Time until the next poll if the system cannot accept a caller, for lack of descriptors.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// What a machine that has met all others sends to those that ran before.
+const READY: u8 = b'+';
+
+/// Announces to a machine that ran before that this machine has met all others.
+pub(in crate::fabric) fn announce_ready(socket: &mut impl Socket) -> std::io::Result<()> {
+    socket.write_all(&[READY])
+}
 
 /// Decides which machines may connect to a connected machine, and what it offers them.
 pub trait Admission: Send {
@@ -57,8 +68,25 @@ pub(in crate::fabric) trait Accepts: Send + 'static {
     fn listener(&self) -> BorrowedFd<'_>;
     /// Returns the number of machines of the cluster.
     fn machines(&self) -> usize;
-    /// Answers a caller.
-    fn answer(&self, hello: Self::Hello, socket: Self::Socket, admission: &mut dyn Admission);
+    /// A caller that was welcome, and is not ready yet.
+    type Welcomed;
+
+    /// Answers a caller. Returns the socket of one that was welcome.
+    fn answer(
+        &self,
+        hello: Self::Hello,
+        socket: Self::Socket,
+        admission: &mut dyn Admission,
+    ) -> Option<(Self::Welcomed, Self::Socket)>;
+    /// Returns the machine that was welcome.
+    fn machine_of(welcomed: &Self::Welcomed) -> MachineId;
+    /// Connects a caller that was welcome and is ready.
+    fn connect(
+        &self,
+        welcomed: Self::Welcomed,
+        socket: Self::Socket,
+        admission: &mut dyn Admission,
+    );
 }
 
 /// The handle of the thread that answers callers. Dropping it ends the thread.
@@ -103,30 +131,78 @@ impl Drop for Door {
     }
 }
 
-fn answer<A: Accepts>(accepts: &A, mut closed: &UnixStream, admission: &Mutex<Box<dyn Admission>>) {
+fn answer<A: Accepts>(accepts: &A, closed: &UnixStream, admission: &Mutex<Box<dyn Admission>>) {
     let mut callers = Callers::new(accepts.machines());
-    loop {
-        let waiting = callers.fds().chain([accepts.listener(), closed.as_fd()]);
-        wait_readable(waiting, POLL_INTERVAL);
+    let mut welcomed: Vec<(A::Welcomed, A::Socket)> = Vec::new();
+    let is_closed = |mut closed: &UnixStream| {
         let ended = closed.read(&mut [0]);
-        if !ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock) {
+        !ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
+    };
+    loop {
+        let sockets = welcomed.iter().map(|(_, socket)| socket.as_fd());
+        let waiting = callers.fds().chain(sockets);
+        wait_readable(
+            waiting.chain([accepts.listener(), closed.as_fd()]),
+            POLL_INTERVAL,
+        );
+        if is_closed(closed) {
             return;
         }
-        loop {
-            match accepts.accept() {
-                Ok(socket) => callers.admit(socket),
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection from another machine; retrying");
-                    wait_readable([closed.as_fd()].into_iter(), ACCEPT_RETRY);
-                    break;
+        let decides = || {
+            let decides = admission.lock();
+            decides.expect("no thread panics while it answers a caller")
+        };
+        for index in (0..welcomed.len()).rev() {
+            let outcome = is_ready(&mut welcomed[index].1);
+            if outcome == Some(false) {
+                continue;
+            }
+            let (caller, socket) = welcomed.swap_remove(index);
+            match outcome {
+                Some(_) => accepts.connect(caller, socket, &mut **decides()),
+                None => {
+                    let machine = A::machine_of(&caller);
+                    tracing::info!(%machine, "a machine that was about to connect has ended");
                 }
             }
         }
+        accept_all(accepts, &mut callers, closed);
         for (hello, socket) in callers.hellos() {
-            let decides = admission.lock();
-            let mut decides = decides.expect("no thread panics while it answers a caller");
-            accepts.answer(hello, socket, &mut **decides);
+            if is_closed(closed) {
+                return;
+            }
+            if let Some(caller) = accepts.answer(hello, socket, &mut **decides()) {
+                let machine = A::machine_of(&caller.0);
+                welcomed.retain(|(earlier, _)| A::machine_of(earlier) != machine);
+                welcomed.push(caller);
+            }
+        }
+    }
+}
+
+/// Returns whether a caller that was welcome is ready; `None` if it has ended.
+fn is_ready(socket: &mut impl Socket) -> Option<bool> {
+    let mut byte = [0];
+    rustix::io::ioctl_fionbio(&*socket, true).ok()?;
+    let read = socket.read(&mut byte);
+    rustix::io::ioctl_fionbio(&*socket, false).ok()?;
+    match read {
+        Ok(1) if byte == [READY] => Some(true),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Some(false),
+        _ => None,
+    }
+}
+
+fn accept_all<A: Accepts>(accepts: &A, callers: &mut Callers<A::Socket>, closed: &UnixStream) {
+    loop {
+        match accepts.accept() {
+            Ok(socket) => callers.admit(socket),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+            Err(error) => {
+                tracing::warn!(%error, "cannot accept a connection from another machine; retrying");
+                wait_readable([closed.as_fd()].into_iter(), ACCEPT_RETRY);
+                return;
+            }
         }
     }
 }

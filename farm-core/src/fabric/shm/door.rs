@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::connect::{Answer, Hello, check, connected, refuse, watch};
-use super::shared::Shared;
+use super::shared::{PeerState, Shared};
 use crate::fabric::PeerOffer;
 use crate::fabric::handshake::{Accepts, Admission, Sockets, send_line};
+use crate::ids::MachineId;
 
 /// Timeout of sending an answer to a caller.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
@@ -37,27 +38,32 @@ impl Accepts for ShmCallers {
         self.shared.machines().len()
     }
 
-    fn answer(&self, hello: Hello, mut socket: UnixStream, admission: &mut dyn Admission) {
-        let blocking = socket.set_nonblocking(false);
-        let timeout = socket.set_write_timeout(Some(ANSWER_TIMEOUT));
-        if blocking.and(timeout).is_err() {
-            return;
-        }
+    type Welcomed = (Arc<PeerState>, PeerOffer);
+
+    fn answer(
+        &self,
+        hello: Hello,
+        mut socket: UnixStream,
+        admission: &mut dyn Admission,
+    ) -> Option<(Self::Welcomed, UnixStream)> {
+        socket.set_nonblocking(false).ok()?;
+        socket.set_write_timeout(Some(ANSWER_TIMEOUT)).ok()?;
         let machine = hello.machine;
         if let Err(why) = check(&self.shared, &hello) {
-            return self.refuse(&hello, &mut socket, why);
+            self.refuse(&hello, &mut socket, why);
+            return None;
         }
         // If the caller is gone, a failure to send is ignored.
         if hello.asks_only {
             let _ = send_line(&mut socket, &Answer::Runs(self.shared.config.machine));
-            return;
+            return None;
         }
         if self.shared.is_connected(machine) {
             let why = format!(
                 "the connection to an earlier start of machine {machine} has not ended yet"
             );
             let _ = send_line(&mut socket, &Answer::NotYet(why));
-            return;
+            return None;
         }
         let offered = admission.offer(machine).and_then(|offer| {
             let peer = connected(&self.shared, &hello).map_err(|error| error.to_string());
@@ -65,25 +71,40 @@ impl Accepts for ShmCallers {
         });
         let (offer, peer) = match offered {
             Ok(offered) => offered,
-            Err(why) => return self.refuse(&hello, &mut socket, why),
+            Err(why) => {
+                self.refuse(&hello, &mut socket, why);
+                return None;
+            }
         };
         let ours = Hello {
             runs: true,
             ..Hello::of(&self.shared, offer)
         };
-        let welcome = Answer::Welcome(Box::new(ours));
-        if send_line(&mut socket, &welcome).is_err() {
-            return;
-        }
+        send_line(&mut socket, &Answer::Welcome(Box::new(ours))).ok()?;
+        let offer = PeerOffer {
+            machine,
+            runs: false,
+            offer: hello.offer,
+        };
+        Some(((peer, offer), socket))
+    }
+
+    fn machine_of(welcomed: &Self::Welcomed) -> MachineId {
+        welcomed.1.machine
+    }
+
+    fn connect(
+        &self,
+        (peer, offer): Self::Welcomed,
+        socket: UnixStream,
+        admission: &mut dyn Admission,
+    ) {
+        let machine = offer.machine;
         self.shared.arrive(Arc::clone(&peer));
         if let Err(error) = watch(&self.shared, &self.sockets, peer, socket) {
             tracing::warn!(%machine, %error, "the monitor has ended; a machine that has connected is not watched");
         }
-        admission.connected(PeerOffer {
-            machine,
-            runs: false,
-            offer: hello.offer,
-        });
+        admission.connected(offer);
     }
 }
 

@@ -13,7 +13,8 @@ use super::park::Doorbells;
 use super::shared::{Shared, ShmConfig};
 use super::stale_files::{hold, remove_all_stale_files};
 use crate::fabric::handshake::{
-    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, random_words,
+    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, announce_ready,
+    random_words,
 };
 use crate::fabric::{ArenaConfig, Capability, Departed};
 use crate::ids::{MachineId, WorkerId};
@@ -159,7 +160,10 @@ impl ShmMachine {
         let mut offers = Vec::with_capacity(met.len());
         for ((hello, socket), peer) in met.into_iter().zip(peers) {
             self.shared.arrive(Arc::clone(&peer));
-            if let Some(socket) = socket {
+            if let Some(mut socket) = socket {
+                if hello.runs {
+                    announce_ready(&mut socket)?;
+                }
                 connect::watch(&self.shared, monitor.sockets(), peer, socket)?;
             }
             offers.push(PeerOffer {

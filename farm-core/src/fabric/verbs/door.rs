@@ -5,8 +5,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::control::{Answer, Greeting};
+use super::control::{Answer, Greeting, Hello};
 use super::meet::{Called, Fault, Met, answer};
+use super::queue_pair::QueuePair;
 use super::shared::Shared;
 use crate::fabric::handshake::{Accepts, Admission, Sockets};
 use crate::fabric::{Capability, PeerOffer};
@@ -63,36 +64,82 @@ impl Accepts for VerbsCallers {
         self.shared.config.addresses.len()
     }
 
-    fn answer(&self, hello: Greeting, socket: TcpStream, admission: &mut dyn Admission) {
+    type Welcomed = Arrival;
+
+    fn answer(
+        &self,
+        hello: Greeting,
+        socket: TcpStream,
+        admission: &mut dyn Admission,
+    ) -> Option<(Arrival, TcpStream)> {
         let mut running = Running {
             shared: &self.shared,
             admission,
         };
         match answer(&self.shared, &mut running, hello, socket, LONGEST_TALK) {
-            Ok(Some(met)) => self.connect(met, admission),
-            Ok(None) => {}
-            Err(Fault::NotMet(why)) => tracing::warn!("refused a caller: {why}"),
-            Err(Fault::Final(error)) => tracing::warn!("refused a caller: {error}"),
+            Ok(Some(met)) => Some(met.split()),
+            Ok(None) => None,
+            Err(Fault::NotMet(why)) => {
+                tracing::warn!("refused a caller: {why}");
+                None
+            }
+            Err(Fault::Final(error)) => {
+                tracing::warn!("refused a caller: {error}");
+                None
+            }
         }
     }
-}
 
-impl VerbsCallers {
-    fn connect(&self, met: Met, admission: &mut dyn Admission) {
-        let machine = met.machine;
-        match met.arrive(&self.shared, &self.sockets) {
+    fn machine_of(welcomed: &Arrival) -> MachineId {
+        welcomed.machine
+    }
+
+    fn connect(&self, arrival: Arrival, socket: TcpStream, admission: &mut dyn Admission) {
+        let machine = arrival.machine;
+        match arrival.arrive(socket, &self.shared, &self.sockets) {
             Ok(offer) => admission.connected(offer),
             Err(error) => {
-                tracing::warn!(%machine, %error, "the monitor has ended; a machine that has connected is not watched")
+                tracing::warn!(%machine, %error, "the monitor has ended; a machine that has connected is not watched");
             }
         }
     }
 }
 
+/// A peer to which all queue pairs are connected, without its socket.
+pub(super) struct Arrival {
+    machine: MachineId,
+    hello: Hello,
+    pairs: Vec<QueuePair>,
+}
+
 impl Met {
+    /// Separates the socket.
+    pub(super) fn split(self) -> (Arrival, TcpStream) {
+        let Met {
+            machine,
+            hello,
+            pairs,
+            socket,
+        } = self;
+        let arrival = Arrival {
+            machine,
+            hello,
+            pairs,
+        };
+        (arrival, socket)
+    }
+}
+
+impl Arrival {
+    /// Returns whether the peer ran before.
+    pub(super) fn runs(&self) -> bool {
+        self.hello.runs
+    }
+
     /// Makes the peer's memory available to the workers, and has the monitor notice the end of its socket.
     pub(super) fn arrive(
         self,
+        socket: TcpStream,
         shared: &Arc<Shared>,
         sockets: &Sockets<TcpStream>,
     ) -> std::io::Result<PeerOffer> {
@@ -100,7 +147,7 @@ impl Met {
         let generation = shared.arrive(machine, &self.hello, self.pairs);
         let of_peer = Arc::clone(shared);
         let ended = move |how, why| of_peer.depart(machine, generation, how, why);
-        sockets.add(machine, self.socket, Box::new(ended))?;
+        sockets.add(machine, socket, Box::new(ended))?;
         Ok(PeerOffer {
             machine,
             runs: self.hello.runs,

@@ -91,7 +91,8 @@ impl Changes {
             let before = known.get(index);
             if before.is_none_or(|before| before.generation != peer.generation) {
                 if let Some(before) = before.filter(|before| before.is_open) {
-                    departed.push_back((before.machine, Departure::Lost));
+                    let how = peer.before.unwrap_or(Departure::Lost);
+                    departed.push_back((before.machine, how));
                 }
                 let now = Known {
                     machine: peer.machine,
@@ -668,5 +669,33 @@ impl VerbsEndpoint {
             }
         }
         self.notify = later;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression test: a worker that had not noticed that a machine had left in order, before the machine came back, took it for
+    /// lost, which stops the cluster.
+    #[test]
+    fn a_machine_that_left_in_order_and_came_back_is_not_lost() {
+        let machine = MachineId::new(3).expect("a valid id");
+        let peer = |generation, before| Peer {
+            machine,
+            boot: u64::from(generation),
+            workers: 1,
+            parks: false,
+            generation,
+            departed: None,
+            before,
+            pairs: Vec::new(),
+        };
+        let (mut known, mut departed) = (Vec::new(), VecDeque::new());
+        let mut peers = vec![peer(1, None)];
+        Changes::take(&mut peers, 0, &mut known, &mut departed);
+        peers[0] = peer(2, Some(Departure::Left));
+        Changes::take(&mut peers, 0, &mut known, &mut departed);
+        assert_eq!(departed, [(machine, Departure::Left)]);
     }
 }

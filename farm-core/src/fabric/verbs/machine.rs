@@ -20,7 +20,8 @@ use super::shared::{Export, Shared, VerbsConfig};
 use super::silence::Checks;
 use super::throttle::Throttle;
 use crate::fabric::handshake::{
-    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, random_words,
+    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, announce_ready,
+    random_words,
 };
 use crate::fabric::{ArenaConfig, Capability, Departed, ExportError};
 use crate::ids::{MachineId, WorkerId};
@@ -228,7 +229,11 @@ impl VerbsMachine {
         let monitor = monitor
             .expect("`connect` creates the monitor, and `reconnect` may be called only afterwards");
         for met in met {
-            offers.push(met.arrive(&self.shared, monitor.sockets())?);
+            let (arrival, mut socket) = met.split();
+            if arrival.runs() {
+                announce_ready(&mut socket)?;
+            }
+            offers.push(arrival.arrive(socket, &self.shared, monitor.sockets())?);
         }
         Ok(offers)
     }

@@ -61,6 +61,8 @@ pub(super) struct Peer {
     pub(super) generation: u32,
     /// How the connection ended, if it has.
     pub(super) departed: Option<Departure>,
+    /// How the connection before this one ended.
+    pub(super) before: Option<Departure>,
     /// One queue pair for each group of workers, until the group takes it. If the peer has more
     /// groups, the additional queue pairs are used for sending only by the peer.
     pub(super) pairs: Vec<Option<QueuePair>>,
@@ -219,6 +221,7 @@ impl Shared {
             parks: hello.parks,
             generation,
             departed: None,
+            before: known.and_then(|known| peers[known].departed),
             pairs: pairs.into_iter().map(Some).collect(),
         };
         match known {
