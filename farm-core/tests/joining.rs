@@ -99,21 +99,27 @@ fn a_start_that_fails_harms_nobody() {
         machines.pop().unwrap().stop().unwrap();
     }
     record_a_region(&machines);
-    let config_of_third = config.clone();
-    let third = std::thread::spawn(move || start_one(&config_of_third, 3, 3 * SOON));
-    while !third.is_finished() {
-        record_a_region(&machines);
-        std::thread::park_timeout(Duration::from_millis(100));
-    }
-    let error = third.join().unwrap().map(drop).unwrap_err();
+    let error = std::thread::scope(|scope| {
+        let third = scope.spawn(|| start_one(&config, 3, 3 * SOON).map(drop));
+        while !third.is_finished() {
+            record_a_region(&machines);
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+        third.join().unwrap().unwrap_err()
+    });
     assert!(error.to_string().contains("m4"), "{error}");
     record_a_region(&machines);
     // Together they can start.
-    let starts = [3, 4].map(|number| {
-        let config = config.clone();
-        std::thread::spawn(move || start_one(&config, number, PATIENCE))
+    let started = std::thread::scope(|scope| {
+        let starts = [3, 4].map(|number| {
+            scope.spawn({
+                let config = &config;
+                move || start_one(config, number, PATIENCE)
+            })
+        });
+        starts.map(|start| start.join().unwrap().unwrap())
     });
-    machines.extend(starts.map(|start| start.join().unwrap().unwrap()));
+    machines.extend(started);
     let to = WorkerRef::new(id(2), WorkerId::FIRST);
     let echo = call(&machines[3], 0, to, ECHO, "here").recv_timeout(PATIENCE);
     assert_eq!(echo.unwrap().unwrap(), b"here");
