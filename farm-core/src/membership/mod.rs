@@ -27,7 +27,7 @@ pub enum Stop {
     /// The machine failed, or its connection ended without an announcement.
     #[error(
         "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
-         because its memory is not replicated; start the cluster again"
+         because the data in its memory cannot be recovered yet; start the cluster again"
     )]
     Lost(MachineId),
     /// As [`Stop::Lost`], of a machine that stored nothing.

@@ -186,7 +186,8 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     match machine.join() {
         Ok(()) => {
             crate::write_stderr(format_args!(
-                "machine {id} stops: {why}; memory is not replicated: restart all machines of the cluster"
+                "machine {id} stops: {why}; its data cannot be recovered yet: start all machines of the cluster again; with copies of its data \
+                 (durability.mode) the directory of the old configuration must be removed first, which the start names"
             ));
             Ok(())
         }
