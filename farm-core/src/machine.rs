@@ -27,6 +27,7 @@ use crate::fabric::{
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
+use crate::mem::Memory;
 use crate::membership::Membership;
 use crate::membership::manager::Manager;
 use crate::membership::store::StoreError;
@@ -269,17 +270,16 @@ impl Machine {
         fabric: &mut FabricMachine,
         patience: Patience<'_>,
     ) -> Result<Met, MachineError> {
-        let (format, pages) = (ring_format(config), Pages::of(config));
+        let exporter = fabric.exporter();
         let mut segments = Vec::with_capacity(config.machines.len());
         for machine in &config.machines {
-            let layout = if machine.id == id {
-                SegmentLayout::within(format, workers)
-            } else {
-                SegmentLayout::between(format, workers, usize::from(machine.workers))
+            let theirs = usize::from(machine.workers);
+            let layout = match machine.id == id {
+                true => SegmentLayout::within(ring_format(config), workers),
+                false => SegmentLayout::between(ring_format(config), workers, theirs),
             };
-            let (memory, capability) = fabric.exporter().export(layout.bytes(), true)?;
-            pages.check_segment(&memory).map_err(ExportError::from)?;
-            segments.push((machine.id, usize::from(machine.workers), memory, capability));
+            let (memory, capability) = export_segment(config, &exporter, layout)?;
+            segments.push((machine.id, theirs, memory, capability));
         }
         let machines: Vec<MachineId> = segments.iter().map(|segment| segment.0).collect();
         let mut offer = |peer: MachineId| {
@@ -662,6 +662,18 @@ fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
             }
         }
     }
+}
+
+/// Exports memory for rings and logs that a peer writes, or those of the own workers.
+fn export_segment(
+    config: &Config,
+    exporter: &Exporter,
+    layout: SegmentLayout,
+) -> Result<(Memory, Capability), ExportError> {
+    let (memory, capability) = exporter.export(layout.bytes(), true)?;
+    let checked = Pages::of(config).check_segment(&memory);
+    checked.inspect_err(|_| exporter.withdraw(&capability))?;
+    Ok((memory, capability))
 }
 
 fn ring_format(config: &Config) -> RingFormat {

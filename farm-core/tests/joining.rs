@@ -34,7 +34,7 @@ fn id(number: u16) -> MachineId {
     MachineId::new(number).unwrap()
 }
 
-/// Starts `machines` machines, of which those from the third on store nothing.
+/// Starts `machines` machines. The first two store regions, the others store nothing.
 fn start(name: &str, machines: u16, workers: u16) -> (Config, Vec<Machine>) {
     let mut config = Config::tiny_for(machines, workers);
     config.cluster.name = format!("joining-{name}-{}", std::process::id());
@@ -93,7 +93,7 @@ fn call(
 /// Regression test: the machine was connected before it had met all others. While it waited for one that does not run, no region
 /// was recorded, and when it gave up, the others took it for lost and stopped.
 #[test]
-fn a_start_that_fails_harms_nobody() {
+fn the_cluster_continues_after_a_start_that_fails() {
     let (config, mut machines) = start("fails", 4, 1);
     for _ in 0..2 {
         machines.pop().unwrap().stop().unwrap();

@@ -14,7 +14,7 @@ pub(crate) fn at_once<R>(farm: &Handle, work: impl FnOnce(&mut Worker) -> R) -> 
         .expect("tables are created and opened by tasks of the worker")
 }
 
-/// Sends a request, and returns the reply. Waits for room first, if there is none.
+/// Sends a request, and returns the reply. If the rings are full, waits for room first.
 ///
 /// # Errors
 /// [`KvError::PeerLost`]; [`KvError::Catalog`] if this machine stops, or the request is impossible.

@@ -26,6 +26,8 @@ use farm_core::object::{Incarnation, Version};
 use farm_core::ring::log_record_bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use crate::object_run::ObjectRun;
+
 /// Bytes of a record without the additions of LOCK.
 pub(crate) const FIXED_BYTES: usize = 3 * WORD;
 /// Bytes that LOCK adds, without regions and objects.
@@ -112,6 +114,18 @@ pub struct Object<'a> {
     pub count: u32,
     /// Payload after the commit.
     pub payload: &'a [u8],
+}
+
+impl Object<'_> {
+    /// Returns the addresses of all objects: one, unless the effect is [`Effect::Format`].
+    pub fn addresses(&self) -> impl Iterator<Item = Address> + use<> {
+        let objects = ObjectRun {
+            first: self.address,
+            class: self.class,
+            count: self.count,
+        };
+        objects.addresses()
+    }
 }
 
 /// Why decoding a record failed.

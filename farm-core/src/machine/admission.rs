@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::pages::Pages;
-use super::ring_format;
+use super::{export_segment, ring_format};
 use crate::config::Config;
 use crate::control::Control;
 use crate::fabric::{Admission, Capability, Exporter, PeerOffer};
@@ -69,12 +68,10 @@ impl Admission for Admit {
         if let Some(before) = self.segments.remove(&caller) {
             self.exporter.withdraw(&before);
         }
-        let exported = self.exporter.export(layout.bytes(), true);
+        let exported = export_segment(&self.config, &self.exporter, layout);
         let (memory, capability) = exported.map_err(|error| error.to_string())?;
         // Withdrawn by the next call of this machine, also if it does not connect now.
         self.segments.insert(caller, capability);
-        let checked = Pages::of(&self.config).check_segment(&memory);
-        checked.map_err(|error| error.to_string())?;
         self.offered.insert(caller, memory);
         Ok(vec![capability])
     }

@@ -63,7 +63,7 @@ pub struct Manager {
     queued_catalog: Option<Address>,
     /// The configuration that is being stored.
     storing: Option<Configuration>,
-    /// Changes that are being stored, or of which machines are being told.
+    /// Changes that are being stored, or sent to all machines.
     under_way: Changes,
     refused: BTreeMap<RegionId, String>,
     refused_catalog: Option<String>,

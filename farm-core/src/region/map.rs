@@ -25,12 +25,16 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Returns these machines, the primary first; `None` if there is none, or more than [`MAX_REPLICAS`].
+    /// Returns these machines, the primary first; `None` for an empty list, one of more than [`MAX_REPLICAS`], or one that names a
+    /// machine twice.
     pub fn new(machines: impl IntoIterator<Item = MachineId>) -> Option<Self> {
         let mut machines = machines.into_iter();
         let primary = machines.next()?;
         let mut replicas = Self::one(primary);
         for machine in machines {
+            if replicas.all().contains(&machine) {
+                return None;
+            }
             *replicas.machines.get_mut(usize::from(replicas.count))? = machine;
             replicas.count += 1;
         }
@@ -260,6 +264,7 @@ mod tests {
         assert_eq!(three.all().len(), 3);
         assert_eq!(of(&[7]), Some(Replicas::one(machine(7))));
         assert!(of(&[1, 2, 3, 4, 5]).is_some());
+        assert_eq!(of(&[1, 2, 1]), None, "twice");
         assert_eq!(of(&[1, 2, 3, 4, 5, 6]), None);
     }
 

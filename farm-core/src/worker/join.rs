@@ -147,12 +147,17 @@ impl Worker {
             return self.reply(request, &[&[REFUSED]]);
         };
         let code = match manager.record_start(from, boot) {
-            Recorded::Yes => match self.newcomers.joining.get(&from) {
-                Some(newcomer) if newcomer.boot != boot => self.introduce(from, boot),
-                Some(newcomer) if newcomer.knows_all() => DONE,
-                Some(_) => NOT_YET,
-                None => self.introduce(from, boot),
-            },
+            Recorded::Yes => {
+                let known = self.newcomers.joining.get(&from);
+                match known.filter(|newcomer| newcomer.boot == boot) {
+                    Some(newcomer) if newcomer.knows_all() => DONE,
+                    Some(_) => NOT_YET,
+                    None => {
+                        self.introduce(from, boot);
+                        NOT_YET
+                    }
+                }
+            }
             Recorded::NotYet => NOT_YET,
             Recorded::No(why) => {
                 tracing::error!(machine = %from, why, "a machine cannot join");
@@ -164,7 +169,7 @@ impl Worker {
     }
 
     /// Begins to send all regions to a machine.
-    fn introduce(&mut self, machine: MachineId, boot: u64) -> u8 {
+    fn introduce(&mut self, machine: MachineId, boot: u64) {
         let known = self.recorder.manager.as_ref();
         let known = known.map_or(&[][..], |manager| &manager.configuration().regions);
         let replicas = |region: &crate::membership::configuration::RegionReplicas| {
@@ -177,7 +182,6 @@ impl Worker {
         };
         self.newcomers.joining.insert(machine, newcomer);
         self.tell_newcomer(machine.get().into(), ());
-        NOT_YET
     }
 
     /// Sends the next regions to a machine that joins.

@@ -249,15 +249,18 @@ impl Cluster {
         self.parts.machines.iter().all(stopped)
     }
 
-    /// Returns the logs in the memory of machines that is not lost.
-    pub fn kept_logs(&self) -> Vec<KeptLog> {
-        let mut logs = Vec::new();
-        for machine in self
-            .parts
+    /// Returns the machines whose memory is not lost.
+    fn present(&self) -> impl Iterator<Item = &Machine> {
+        self.parts
             .machines
             .iter()
             .filter(|machine| !machine.is_lost())
-        {
+    }
+
+    /// Returns the logs in the memory of machines that is not lost.
+    pub fn kept_logs(&self) -> Vec<KeptLog> {
+        let mut logs = Vec::new();
+        for machine in self.present() {
             for Segment {
                 peer,
                 layout,
@@ -267,7 +270,7 @@ impl Cluster {
                 let log = |index: usize| KeptLog {
                     machine: machine.id,
                     writer: WorkerRef::new(*peer, build::worker_id(index)),
-                    log: memory.window(layout.log(index), layout.log(1) - layout.log(0)),
+                    log: memory.window(layout.log(index), self.parts.limits.log_bytes),
                     state: KeptState::new(memory.window(layout.log_state(index), LINE_BYTES)),
                 };
                 logs.extend((0..layout.logs()).map(log));
@@ -278,19 +281,13 @@ impl Cluster {
 
     /// Returns all regions that a machine knows whose memory is not lost, with their replicas.
     pub fn copies(&self) -> Vec<Copies> {
-        let present = self
-            .parts
-            .machines
-            .iter()
-            .filter(|machine| !machine.is_lost());
-        let known: BTreeMap<RegionId, Replicas> = present
-            .clone()
+        let known: BTreeMap<RegionId, Replicas> = self
+            .present()
             .flat_map(|machine| machine.store().map().all())
             .collect();
         let memory_on = |region: RegionId, id: MachineId| {
-            let store = present.clone().find(|machine| machine.id == id)?.store();
-            let own = store.region(region).map(|(memory, _)| memory);
-            own.or_else(|| store.backups()?.memory(region))
+            let machine = self.present().find(|machine| machine.id == id);
+            machine?.store().replica(region)
         };
         let copies = known.into_iter().map(|(region, replicas)| {
             let machines = replicas.all().iter();

@@ -3,11 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use farm_core::alloc::{BlockTable, Difference, compare_replicas};
-use farm_core::ids::MachineId;
 use farm_core::marks;
 use farm_core::worker::Worker;
 
-use super::{Cluster, Machine, Stepped};
+use super::{Cluster, Copies, Stepped};
 
 /// Maximum number of steps until the cluster is at rest.
 const MOST_STEPS: u64 = 2_000_000;
@@ -66,38 +65,30 @@ impl Cluster {
         all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
 
-    /// Compares all copies of all regions of machines that run. Returns the number of objects that were compared.
+    /// Compares all replicas of all regions with their primaries. Returns the number of objects that were compared.
     ///
     /// # Errors
     /// The first difference.
     pub fn check_replicas(&self) -> Result<u64, String> {
-        let store = |id: MachineId| {
-            let mut machines = self.parts.machines.iter();
-            let machine = machines.find(|machine| machine.id == id && machine.is_running());
-            machine.map(Machine::store)
-        };
-        let Some(map) = self
-            .machines()
-            .find_map(store)
-            .map(|store| store.map().all())
-        else {
-            return Ok(0);
-        };
         let mut compared = 0;
-        for (region, replicas) in map {
-            let replica = |machine| store(machine).and_then(|store| store.replica(region));
-            let primary = replica(replicas.primary());
-            for backup in replicas.backups() {
-                let (Some(primary), Some(copy)) = (primary.clone(), replica(*backup)) else {
-                    continue;
-                };
-                let open = |memory| BlockTable::open(memory, region).map_err(Difference::from);
-                let tables = open(primary).and_then(|one| Ok((one, open(copy)?)));
+        for Copies {
+            region,
+            primary,
+            copies,
+        } in self.copies()
+        {
+            let (mut of_primary, backups): (Vec<_>, Vec<_>) = copies
+                .into_iter()
+                .partition(|(machine, _)| *machine == primary);
+            let Some((_, primary_memory)) = of_primary.pop() else {
+                continue;
+            };
+            let open = |memory| BlockTable::open(memory, region).map_err(Difference::from);
+            for (backup, copy) in backups {
+                let tables = open(primary_memory.clone()).and_then(|one| Ok((one, open(copy)?)));
                 let same = tables.and_then(|(one, other)| compare_replicas(&one, &other));
-                compared += same.map_err(|why| {
-                    let primary = replicas.primary();
-                    format!("the copies on {primary} and {backup} differ: {why}")
-                })?;
+                compared += same
+                    .map_err(|why| format!("the copies on {primary} and {backup} differ: {why}"))?;
             }
         }
         Ok(compared)

@@ -15,7 +15,7 @@ use farm_core::alloc::{Block, BlockTable};
 use farm_core::ids::{Address, MachineId, WorkerRef};
 use farm_core::marks;
 use farm_core::mem::{Memory, WORD_BYTES};
-use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord};
+use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write};
 use farm_core::ring::{KeptRecords, RecordIntegrity};
 use farm_txn::record::{Kind, Record, TxId};
 
@@ -60,11 +60,7 @@ impl Kept {
                     for object in lock.objects() {
                         let object = object.map_err(|error| error.to_string())?;
                         let version = object.version.next().get();
-                        // The objects of Format are adjacent.
-                        for index in 0..object.count {
-                            let offset = index * object.class.object_bytes() as u32;
-                            let address = object.address.checked_add(offset);
-                            let address = address.ok_or("an object beyond its region")?;
+                        for address in object.addresses() {
                             let place = (log.machine, address);
                             self.versions.entry(place).or_default().insert(version);
                             let objects = self.objects.entry(tx).or_default();
@@ -94,8 +90,8 @@ struct Header {
 impl Header {
     fn of(memory: &Memory, at: usize) -> Self {
         Self {
-            version: VersionWord(memory.load(at, Ordering::Acquire)),
-            incarnation: Incarnation(memory.load(at + WORD_BYTES, Ordering::Acquire)),
+            version: write::load_version(memory, at),
+            incarnation: write::load_incarnation(memory, at),
         }
     }
 

@@ -9,7 +9,6 @@ use farm_core::worker::Worker;
 use farm_core::{marks, mutants};
 
 use super::lock::Rejected;
-use crate::object_run::ObjectRun;
 use crate::record::{Effect, Lock, Object};
 
 /// Applies a COMMIT-BACKUP record to the copies of this machine. Returns false if another worker changes one of the copies
@@ -20,12 +19,7 @@ use crate::record::{Effect, Lock, Object};
 pub(super) fn apply_record(worker: &mut Worker, record: &Lock<'_>) -> Result<bool, Rejected> {
     for object in record.objects() {
         let object = object?;
-        let objects = ObjectRun {
-            first: object.address,
-            class: object.class,
-            count: object.count,
-        };
-        for (index, address) in objects.addresses().enumerate() {
+        for (index, address) in object.addresses().enumerate() {
             // The word is about the block of the first object. All objects are in one run of blocks.
             let block = if index == 0 { object.block } else { 0 };
             let one = Object {

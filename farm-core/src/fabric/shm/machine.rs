@@ -195,10 +195,7 @@ impl ShmMachine {
     /// Returns the peers whose connections have ended, in the order in which this machine noticed
     /// the ends.
     pub fn departed(&self) -> Vec<Departed> {
-        let departed = self.shared.departed.lock();
-        departed
-            .expect("no thread panics while it holds the lock of departed peers")
-            .clone()
+        self.shared.departures().clone()
     }
 
     /// Returns the handle with which threads of this machine report its failure to the peers;

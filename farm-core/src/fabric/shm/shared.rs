@@ -88,7 +88,7 @@ pub(super) struct Shared {
     /// The last connection to each peer that has connected, in ascending order of id, and one to this machine itself.
     peers: Mutex<Vec<Arc<PeerState>>>,
     /// Peers whose connections have ended, in the order in which this was noticed.
-    pub(super) departed: Mutex<Vec<Departed>>,
+    departed: Mutex<Vec<Departed>>,
     /// Number of arrivals and departures of peers, so that a poll detects a new one with a single load.
     pub(super) changes: AtomicU32,
     /// Mapped memory of connected peers, by machine, start and key. One mapping serves all workers.
@@ -122,7 +122,7 @@ impl Shared {
         peers.expect("no thread panics while it holds the lock of the peers")
     }
 
-    fn departures(&self) -> MutexGuard<'_, Vec<Departed>> {
+    pub(super) fn departures(&self) -> MutexGuard<'_, Vec<Departed>> {
         let departed = self.departed.lock();
         departed.expect("no thread panics while it holds the lock of departed peers")
     }

@@ -3,18 +3,14 @@
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::control::{Answer, Greeting, Hello};
-use super::meet::{Called, Fault, Met, answer};
+use super::meet::{Called, Fault, LONGEST_TALK, Met, answer};
 use super::queue_pair::QueuePair;
 use super::shared::Shared;
 use crate::fabric::handshake::{Accepts, Admission, Sockets};
 use crate::fabric::{Capability, PeerOffer};
 use crate::ids::MachineId;
-
-/// Longest conversation with a caller.
-const LONGEST_TALK: Duration = Duration::from_secs(5);
 
 /// The callers of a connected machine.
 pub(super) struct VerbsCallers {

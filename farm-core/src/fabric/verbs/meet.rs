@@ -22,7 +22,7 @@ use crate::time::Clock;
 const LONGEST_ASK: Duration = Duration::from_millis(100);
 const UNASKED: &str = "the called machine answered a question that was not asked";
 /// Longest duration of a conversation.
-const LONGEST_TALK: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_TALK: Duration = Duration::from_secs(5);
 
 /// A peer to which all queue pairs are connected.
 pub(super) struct Met {

@@ -107,6 +107,12 @@ impl Shared {
             .expect("no thread panics while it holds the lock of the peers")
     }
 
+    /// Returns the peers whose connections have ended.
+    pub(super) fn departures(&self) -> MutexGuard<'_, Vec<Departed>> {
+        let departed = self.departed.lock();
+        departed.expect("no thread panics while it holds the lock of departed peers")
+    }
+
     /// Returns whether this machine is connected to a peer.
     pub(super) fn is_connected(&self, machine: MachineId) -> bool {
         let peers = self.peers();
@@ -162,12 +168,7 @@ impl Shared {
             return;
         }
         peer.departed = Some(how);
-        let mut departed = self
-            .departed
-            .lock()
-            .expect("no thread panics while it holds the lock of departed peers");
-        departed.push(Departed { machine, how, why });
-        drop(departed);
+        self.departures().push(Departed { machine, how, why });
         // Drop the queue pairs that no group has taken. Groups tear down their own.
         peer.pairs.clear();
         drop(peers);
@@ -228,10 +229,7 @@ impl Shared {
             Some(known) => peers[known] = peer,
             None => peers.push(peer),
         }
-        let departed = self.departed.lock();
-        departed
-            .expect("no thread panics while it holds the lock of departed peers")
-            .retain(|known| known.machine != machine);
+        self.departures().retain(|known| known.machine != machine);
         drop(peers);
         self.notify_workers();
         generation
