@@ -70,6 +70,7 @@ macro_rules! conformance_suite {
             posts::unsignalled_writes_have_no_completion
             posts::writes_of_all_sizes_land_and_change_nothing_else
             posts::a_full_endpoint_accepts_posts_after_polls
+            posts::a_read_completes_among_endless_writes
             posts::counters_count_exactly
             access::bad_accesses_are_refused_and_have_no_effect
             access::stale_and_unknown_capabilities_are_refused

@@ -285,6 +285,45 @@ pub(super) fn a_full_endpoint_accepts_posts_after_polls(cluster: &mut dyn Cluste
     }
 }
 
+/// A read completes although more writes have completed at any time than a poll returns. Regression test: shared memory returned
+/// the completions of writes first. Under replicated updates, lookups took up to half a second.
+pub(super) fn a_read_completes_among_endless_writes(cluster: &mut dyn Cluster) {
+    const POLL: usize = 4;
+    const MOST_WRITES: usize = 5_000;
+    let capabilities = cluster.node().endpoint.capabilities();
+    let ahead = (4 * POLL).min(capabilities.max_outstanding_writes);
+    for _ in 0..cluster.rounds(20) {
+        let mut open = BTreeMap::new();
+        let node = cluster.node();
+        let read = loop {
+            let peer = node.peer(PEER);
+            if let Ok(token) = node.try_read(peer.closed(0), 64, ReadKind::Raw, false) {
+                break token;
+            }
+        };
+        open.insert(read.0, Posted::Read);
+        let (mut polled, mut completed) = (Vec::new(), 0);
+        let deadline = cluster.deadline();
+        while !open.is_empty() {
+            let node = cluster.node();
+            while open.contains_key(&read.0) && open.len() <= ahead {
+                post_a_write(node, &mut open);
+            }
+            completed += node.endpoint.poll(POLL, &mut polled);
+            for completion in polled.drain(..) {
+                check_completion(node, completion, &mut open);
+            }
+            assert!(
+                completed < MOST_WRITES,
+                "the read waits for {completed} writes"
+            );
+            deadline.check("the completion of the read");
+            cluster.advance();
+        }
+        cluster.settle();
+    }
+}
+
 fn read_of(node: &mut Node) -> Read {
     let from = node.peer(PEER).closed(0);
     Read {
