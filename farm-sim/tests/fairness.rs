@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::Address;
+use farm_core::marks;
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_sim::fabric::{Odds, SimConfig};
@@ -32,6 +33,8 @@ struct Load {
     /// The object that the transaction changes.
     object: Option<Address>,
     done: Option<Result<(), String>>,
+    /// Number of transactions that have ended.
+    ended: usize,
 }
 
 fn load(worker: &mut Worker) -> &mut Load {
@@ -172,6 +175,7 @@ fn read(worker: &mut Worker, tx: u64, object: Result<ObjectId, TxError>) {
 }
 
 fn ended(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
+    load(worker).ended += 1;
     load(worker).done = Some(outcome.map_err(|error| error.to_string()));
 }
 
@@ -208,6 +212,41 @@ fn endless_reads_do_not_hold_up_a_reply() {
     assert!(
         beside <= alone + MORE_TURNS,
         "{beside} turns, {alone} alone"
+    );
+}
+
+/// Many commits wait for room of the endpoint for their records. Once, each of them was resumed in each turn, encoded its record, and
+/// found no room: with copies, all commits of a worker together used most of its time for this.
+#[test]
+fn commits_that_wait_for_the_endpoint_are_not_all_resumed_in_each_turn() {
+    const COMMITS: usize = 200;
+    let cluster = cluster();
+    let objects: Vec<Address> = (0..COMMITS).map(|_| make(&cluster, 1)).collect();
+    deliver(&cluster);
+    cluster.on(0, |worker| {
+        for object in objects {
+            let tx = api::begin(worker);
+            let on_read = Cont::new(read, tx.to_context());
+            api::read(worker, tx, object, PAYLOAD, on_read);
+        }
+    });
+    marks::take();
+    let (mut turns, mut reached) = (0, marks::Reached::new());
+    while cluster.inspect(0, |worker| load(worker).ended) < COMMITS {
+        round(&cluster);
+        turns += 1;
+        for (name, count) in marks::take() {
+            *reached.entry(name).or_default() += count;
+        }
+        assert!(turns < 10_000, "the commits do not end");
+    }
+    let waited = reached.get("log: room of the endpoint waited for");
+    assert!(waited.is_some(), "no commit waited: {reached:?}");
+    let refused = reached.get("log: endpoint full").copied().unwrap_or(0);
+    let most = turns * cluster.workers() as u64 + COMMITS as u64;
+    assert!(
+        refused <= most,
+        "{refused} records refused in {turns} turns"
     );
 }
 

@@ -35,6 +35,14 @@ pub struct ReadCounters {
     pub restarts: u64,
 }
 
+/// Numbers of completions that were taken from the fabric.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Polled {
+    pub(super) all: usize,
+    /// Those of reads.
+    pub(super) reads: usize,
+}
+
 /// A read that is not posted yet.
 pub(super) struct Begun {
     pub(super) request: ReadRequest,

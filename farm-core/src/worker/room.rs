@@ -1,5 +1,5 @@
-//! Continuations that wait for room: in rings and logs, where peers make room, and in the arena, where this worker's
-//! own completions make room.
+//! Continuations that wait for room: in rings and logs, where peers make room, and in the endpoint and its arena, where this
+//! worker's own completions make room.
 //!
 //! Invariant: while a continuation waits for a slot of the arena, no operation that began later takes a slot that the
 //! continuation could use. Without this rule, reads that start new reads from their completions would take every slot
@@ -27,6 +27,12 @@ pub(super) struct Room {
     retry: Nanos,
     /// Continuations that wait for slots of the arena.
     slots: SlotWaiters,
+    /// Continuations that wait for room of the endpoint for a log record, oldest first.
+    writers: VecDeque<Cont<()>>,
+    /// While `writers` are being resumed, those for which there was still no room.
+    refused: Vec<Cont<()>>,
+    /// Whether `writers` are being resumed.
+    serving_writers: bool,
 }
 
 /// Continuations that wait for slots of the arena.
@@ -63,6 +69,9 @@ impl Room {
                 count: 0,
                 serving: false,
             },
+            writers: VecDeque::with_capacity(operations),
+            refused: Vec::new(),
+            serving_writers: false,
         }
     }
 
@@ -74,7 +83,7 @@ impl Room {
 
     /// Returns the number of continuations that wait.
     pub(super) fn waiting(&self) -> usize {
-        self.rings.len() + self.slots.count
+        self.rings.len() + self.slots.count + self.writers.len()
     }
 }
 
@@ -85,6 +94,41 @@ impl Worker {
     pub fn when_room(&mut self, cont: Cont<()>) {
         marks::mark("message: room waited for");
         self.room.rings.push_back(cont);
+    }
+
+    /// Calls the continuation when the endpoint may have room for a log record again, after [`Worker::append_log`] returned
+    /// [`CallError::Busy`](crate::messaging::CallError::Busy).
+    pub fn when_write_room(&mut self, cont: Cont<()>) {
+        marks::mark("log: room of the endpoint waited for");
+        match self.room.serving_writers {
+            true => self.room.refused.push(cont),
+            false => self.room.writers.push_back(cont),
+        }
+    }
+
+    /// Returns whether a new log record must wait with [`Worker::when_write_room`], because others wait that hold locks.
+    pub fn writers_wait(&self) -> bool {
+        !self.room.writers.is_empty() && !self.room.serving_writers
+    }
+
+    /// Resumes continuations that wait for room of the endpoint, until it has refused as many as there are machines: on some
+    /// fabrics each machine has room of its own. So the cost does not grow with the number that waits.
+    pub(super) fn serve_writers(&mut self) -> bool {
+        if self.room.writers.is_empty() {
+            return false;
+        }
+        let (before, most) = (self.room.writers.len(), self.machines().len());
+        self.room.serving_writers = true;
+        while self.room.refused.len() < most
+            && let Some(next) = self.room.writers.pop_front()
+        {
+            next.resume(self, ());
+        }
+        self.room.serving_writers = false;
+        while let Some(refused) = self.room.refused.pop() {
+            self.room.writers.push_front(refused);
+        }
+        self.room.writers.len() < before
     }
 
     /// Calls the continuation when the arena has a slot of at least `bytes` for it, after a read that returned

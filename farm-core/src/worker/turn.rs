@@ -1,13 +1,16 @@
 //! The event loop, as one function.
 
 use super::Worker;
+use super::reads::Polled;
 use crate::messaging::{Garbage, Taken};
 use crate::messaging::{MessageId, Request};
 use crate::time::Nanos;
 
-/// Maximum number of completions taken in one turn: enough to overlap their cache misses, few enough that messages wait
-/// for microseconds only.
-const MOST_COMPLETIONS: usize = 32;
+/// Maximum number of reads whose completions are taken in one turn: enough to overlap their cache misses, few enough that
+/// messages wait for microseconds only.
+const MOST_READS: usize = 32;
+/// Maximum number of all completions taken in one turn. Those of writes are acknowledgements without a cache miss.
+const MOST_COMPLETIONS: usize = 256;
 /// Maximum number of completions taken from the fabric in one poll.
 const CHUNK: usize = 16;
 /// Maximum number of work items taken from the inbox in one turn.
@@ -28,8 +31,9 @@ impl Worker {
         let rings = self.poll_rings() | self.poll_logs();
         let completed = self.poll_completions();
         busy |= rings | completed;
-        busy |= self.poll_local_reads(MOST_COMPLETIONS) > 0;
+        busy |= self.poll_local_reads(MOST_READS) > 0;
         self.retry_for_room(rings | completed);
+        busy |= self.serve_writers();
         busy |= self.post_unposted();
         busy |= self.serve_slot_waiters();
         busy |= self.end_failed_reads();
@@ -63,18 +67,19 @@ impl Worker {
     fn poll_completions(&mut self) -> bool {
         if self.endpoint.outstanding() == 0 {
             // Only the report of a broken connection can have arrived.
-            return self.poll_fabric(CHUNK, &mut Nanos::default()) > 0;
+            return self.poll_fabric(CHUNK, &mut Nanos::default()).all > 0;
         }
         let mut looked = self.clock.now();
-        let mut taken = 0;
-        while taken < MOST_COMPLETIONS {
+        let mut taken = Polled::default();
+        while taken.reads < MOST_READS && taken.all < MOST_COMPLETIONS {
             let polled = self.poll_fabric(CHUNK, &mut looked);
-            taken += polled;
-            if polled < CHUNK {
+            taken.all += polled.all;
+            taken.reads += polled.reads;
+            if polled.all < CHUNK {
                 break;
             }
         }
-        taken > 0
+        taken.all > 0
     }
 
     fn run_timers(&mut self) -> bool {

@@ -235,6 +235,7 @@ fn wait_for(worker: &mut Worker, id: CommitId, commit: &mut Coordinator, blocked
     let resumed = Cont::new(resume, id);
     match blocked {
         Blocked::Room => worker.when_room(resumed),
+        Blocked::Write => worker.when_write_room(resumed),
         Blocked::HeaderSlot => worker.when_header_slot(resumed),
         Blocked::Turn => worker.defer(resumed),
         Blocked::Queue => {}
@@ -308,7 +309,7 @@ fn perform(
                 reserved: fixed_reserved(),
                 acknowledged: Some(Cont::new(on_acknowledged, id.part(at))),
             };
-            let sent = sent(truncate::append(worker, out, |_| ()));
+            let sent = append(worker, out, |_| ());
             if kind == Kind::Abort && sent == Sent::Yes {
                 release_backup(worker, &commit.plan.participants[at as usize]);
             }
@@ -341,13 +342,17 @@ fn send_objects(
         reserved: part.reserved(),
         acknowledged,
     };
-    sent(truncate::append(worker, out, |rest| {
-        own::encode(rest, commit, at, kind, reply);
-    }))
+    append(worker, out, |rest| {
+        own::encode(rest, commit, at, kind, reply)
+    })
 }
 
-fn sent(appended: Result<(), CallError>) -> Sent {
-    match appended {
+/// Appends a record, unless others wait for room of the endpoint.
+fn append(worker: &mut Worker, out: Outgoing, fill: impl FnOnce(&mut Vec<u8>)) -> Sent {
+    if worker.writers_wait() {
+        return Sent::Full;
+    }
+    match truncate::append(worker, out, fill) {
         Ok(()) => Sent::Yes,
         Err(CallError::Busy) => Sent::Full,
         Err(_) => Sent::Lost,

@@ -2,7 +2,7 @@
 
 use rand::Rng;
 
-use super::PREFETCH_AHEAD;
+use super::{PREFETCH_AHEAD, Polled};
 use crate::fabric::{Completion, Slot, Status};
 use crate::marks;
 use crate::mem::Memory;
@@ -77,14 +77,15 @@ impl Worker {
         batch
     }
 
-    /// Takes at most `most` completions from the fabric, and returns their number.
+    /// Takes at most `most` completions from the fabric, and returns their numbers.
     ///
     /// `looked` is a time before this poll. If completions arrive, it is set to a time after the poll. The difference
     /// bounds the duration of a read that takes place inside the poll.
     #[inline]
-    pub(in crate::worker) fn poll_fabric(&mut self, most: usize, looked: &mut Nanos) -> usize {
+    pub(in crate::worker) fn poll_fabric(&mut self, most: usize, looked: &mut Nanos) -> Polled {
         let mut completions = std::mem::take(&mut self.completions);
         let count = self.endpoint.poll(most, &mut completions);
+        let mut reads = 0;
         if count > 0 {
             let capabilities = self.endpoint.capabilities();
             let inside = capabilities.reads_begin_at_poll;
@@ -104,6 +105,7 @@ impl Worker {
                     self.acknowledged(ack, status);
                     continue;
                 }
+                reads += 1;
                 let slot = slot.expect("every completed read returns the slot of its buffer");
                 let took = match (of_any_age, inside) {
                     (true, _) => 0,
@@ -114,7 +116,7 @@ impl Worker {
             }
         }
         self.completions = completions;
-        count
+        Polled { all: count, reads }
     }
 
     /// Handles a read that completed after `took` nanoseconds.

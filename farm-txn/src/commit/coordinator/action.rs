@@ -74,8 +74,10 @@ impl From<Range<usize>> for EntryRange {
 /// The reason why an action is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::commit) enum Blocked {
-    /// A log, or the endpoint, has no room.
+    /// A log has no room.
     Room,
+    /// The endpoint has no room for a record.
+    Write,
     /// No slot is free for the header.
     HeaderSlot,
     /// This turn has done enough.

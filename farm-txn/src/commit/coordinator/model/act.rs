@@ -115,7 +115,7 @@ impl World {
             Action::SendBackup(_) => node.commit.on_backup_sent(Sent::Full),
             _ => node.commit.on_end_sent(Sent::Full),
         };
-        assert_eq!(refused, Err(Blocked::Room));
+        assert_eq!(refused, Err(Blocked::Write));
         node.commit.on_blocked();
         node.runs = false;
         self.stalls -= 1;
