@@ -88,12 +88,16 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
         (tx, moves)
     });
     let machine = worker.me().machine;
-    let owner = &mut kv(worker).owner;
-    owner.changes = changes;
-    let batch = owner.batch(id);
+    kv(worker).owner.changes = changes;
     match edited {
+        // Its commit would only write records and fail.
+        Ok((tx, Ok(_))) if tx.is_locked_out(worker) => {
+            marks::mark("kv: an object of a change is locked");
+            farm_txn::checkin(worker, tx);
+            retry(worker, id);
+        }
         Ok((tx, Ok(moves))) => {
-            batch.moves = moves;
+            kv(worker).owner.batch(id).moves = moves;
             farm_txn::commit(worker, tx, Cont::new(on_committed, id));
         }
         Ok((tx, Err(TxError::Abort(_)))) => {
@@ -103,7 +107,7 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
         // The error is valid only if the reads are of one moment, because workers of other machines may change the
         // shard, too. Therefore the reads are validated first.
         Ok((tx, Err(error))) => {
-            batch.refusal = Some(refusal(error, machine));
+            kv(worker).owner.batch(id).refusal = Some(refusal(error, machine));
             farm_txn::validate(worker, tx, Cont::new(on_validated, id));
         }
         Err(error) => refuse(worker, id, error),
@@ -150,6 +154,7 @@ fn retry(worker: &mut Worker, id: BatchId) {
     marks::mark("kv: transaction retried");
     match kv(worker).owner.on_conflict(id) {
         Retry::AtOnce => worker.defer(Cont::new(attempt, id)),
+        Retry::AfterAdjacent => marks::mark("kv: change waits for one of an adjacent bucket"),
         Retry::Later => {
             marks::mark("kv: change tried again later");
             worker.set_timer(AGAIN_AFTER, Cont::new(attempt, id));
@@ -254,14 +259,23 @@ fn edit_all(
     list: List,
 ) -> Result<(u16, u32, Delta, u64), TxError> {
     let mut editor = Editor::new(tx, target.place);
+    let mut only_updates = true;
     let count = changes.try_for_each(list, |change| {
         let order = parse(&change.body)
             .expect("each change of a batch is as long as the first, which was parsed");
         let edited = complete(worker, &mut editor, |editor| edit(editor, &order));
-        change.outcome = Some(Ok(edited.map_err(|incomplete| incomplete.error)?));
+        let changed = edited.map_err(|incomplete| incomplete.error)?;
+        only_updates &= changed == Changed::Updated;
+        change.outcome = Some(Ok(changed));
         Ok::<_, TxError>(())
     })?;
-    Ok((target.table, target.shard, editor.finish(), count))
+    let delta = editor.finish();
+    // The table contains a key at most once. While the object that contains the pair does not change, the pair is not moved, and
+    // the objects through which it was found may change.
+    if only_updates {
+        tx.ignore_reads();
+    }
+    Ok((target.table, target.shard, delta, count))
 }
 
 fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, EditError> {

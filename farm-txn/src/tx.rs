@@ -105,6 +105,8 @@ pub struct Tx {
     number: Number,
     /// Whether the commit only validates what was read, and writes nothing.
     given_up: bool,
+    /// Whether the commit does not validate objects that were only read.
+    ignores_reads: bool,
     /// The blocks of new objects, for their copies, if commits are logged.
     pub(crate) blocks: NewBlocks,
     /// EpochGuard that keeps addresses valid, from [`crate::checkout`] to [`crate::checkin`].
@@ -381,10 +383,22 @@ impl Tx {
         self.given_up
     }
 
+    /// Lets the transaction commit although objects that it only read have changed. It must be correct whenever the objects
+    /// that it writes have not changed: for example, it read other objects only to find them.
+    pub fn ignore_reads(&mut self) {
+        self.ignores_reads = true;
+    }
+
+    /// Returns whether the commit validates objects that were only read.
+    pub(crate) fn validates_reads(&self) -> bool {
+        !self.ignores_reads
+    }
+
     /// Removes all objects, and starts the next transaction.
     pub(crate) fn clear(&mut self) {
         self.number.advance();
         self.given_up = false;
+        self.ignores_reads = false;
         self.entries.clear();
         self.index.clear();
         self.payloads.clear();

@@ -5,6 +5,10 @@
 //! bucket that arrive while its batch is in flight wait in their order. The first of them, with the changes after it
 //! that can be combined with it, becomes the next batch (flat combining, `FaRM'14 §3.6`; docs/decisions/0006). Batches
 //! of different buckets are in flight at the same time.
+//!
+//! A pair is in the bucket of its key or in the next one, so batches of adjacent buckets may write the same bucket. A batch that
+//! meets a conflict waits for the end of the batch of an adjacent bucket, if that is in flight, and then begins before the next
+//! batch of that bucket. A batch waits only for batches that do not wait themselves, so no two wait for each other.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::Entry;
@@ -13,6 +17,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use farm_core::messaging::Request;
 use farm_core::worker::Context;
 use slab::Slab;
+use smallvec::SmallVec;
 
 use crate::KvError;
 use crate::change::{HEADER_BYTES, PUTS, key_bytes};
@@ -25,6 +30,9 @@ const CONFLICTS_AT_ONCE: u32 = 20;
 /// machines may hold its locks for a long time: for several round trips, while it waits for this very worker, or while
 /// its thread has no core.
 const MAX_CONFLICTS: u32 = 20_000;
+
+/// Difference of the positions of two adjacent buckets of a shard.
+const NEXT_BUCKET: u64 = 1 << 32;
 
 /// Number of changes for which memory is allocated in advance.
 const EXPECTED: usize = 1024;
@@ -183,6 +191,10 @@ pub(super) struct Batch {
     pub(super) changes: List,
     /// Whether the transaction of the batch has begun. If so, no further change can join the batch.
     begun: bool,
+    /// Whether the batch waits for the end of another one.
+    waits: bool,
+    /// Batches that wait for the end of this one.
+    waiting: SmallVec<[BatchId; 2]>,
     conflicts: u32,
     /// The attempt that is being committed: its table and shard, its effect on the counts of the shard, and the number
     /// of its changes.
@@ -196,6 +208,8 @@ pub(super) struct Batch {
 pub(super) enum Retry {
     AtOnce,
     Later,
+    /// When the batch of an adjacent bucket has ended: the batch becomes [ready](ChangeQueue::next_ready) then.
+    AfterAdjacent,
     /// The changes of the batch fail.
     Never,
 }
@@ -287,11 +301,34 @@ impl ChangeQueue {
     pub(super) fn on_conflict(&mut self, id: BatchId) -> Retry {
         let batch = self.batch(id);
         batch.conflicts += 1;
-        match batch.conflicts {
+        let (conflicts, position) = (batch.conflicts, batch.position);
+        if conflicts < MAX_CONFLICTS
+            && let Some(adjacent) = self.adjacent_in_flight(position)
+        {
+            self.batch(adjacent).waiting.push(id);
+            self.batch(id).waits = true;
+            return Retry::AfterAdjacent;
+        }
+        match conflicts {
             0..=CONFLICTS_AT_ONCE => Retry::AtOnce,
             MAX_CONFLICTS => Retry::Never,
             _ => Retry::Later,
         }
+    }
+
+    /// Returns the batch of an adjacent bucket whose transaction has begun, and which does not wait.
+    fn adjacent_in_flight(&self, position: u64) -> Option<BatchId> {
+        let adjacent = [
+            position.wrapping_sub(NEXT_BUCKET),
+            position.wrapping_add(NEXT_BUCKET),
+        ];
+        let mut batches = adjacent
+            .iter()
+            .filter_map(|at| Some(self.buckets.get(at)?.batch));
+        batches.find(|id| {
+            let batch = &self.batches[id.0 as usize];
+            batch.begun && !batch.waits
+        })
     }
 
     /// Handles the refusal of a batch's transaction. Returns whether the batch has a single change, which then fails.
@@ -331,7 +368,13 @@ impl ChangeQueue {
     /// Removes a batch that has ended and has no change left. The first changes that wait for its bucket become the
     /// next batch.
     pub(super) fn finish(&mut self, id: BatchId) {
-        let position = self.batches.remove(id.0 as usize).position;
+        let Batch {
+            position, waiting, ..
+        } = self.batches.remove(id.0 as usize);
+        for id in waiting {
+            self.batch(id).waits = false;
+            self.ready.push_back(id);
+        }
         let Entry::Occupied(mut bucket) = self.buckets.entry(position) else {
             unreachable!("a bucket stays in the map while a batch changes it");
         };

@@ -17,6 +17,9 @@
 //! records in the worker's own log: LOCK before the first lock, COMMIT-BACKUP in step 3, and COMMIT-PRIMARY before the objects are
 //! installed, which counts as the first acknowledgement; ABORT before they are unlocked. They are there at once.
 //!
+//! Lock-free reads pass the locks until step 3 has ended if all objects are on this machine and every one is written. Nothing is
+//! validated then, and nothing is reported before the locks are exclusive (docs/decisions/0037).
+//!
 //! A transaction that only read has step 2 alone. If commits are not logged, a transaction whose objects are all on this machine
 //! needs no message and no log record, and steps 1, 2 and 4 are performed in one turn (`FaRM'14 §3.4`):
 //!
@@ -106,6 +109,8 @@ pub(crate) struct Coordinator {
     mode: LockMode,
     /// The mode in which the objects of this machine are locked at present.
     locked: LockMode,
+    /// Whether lock-free reads of the objects return the old values until all backups have acknowledged.
+    reads_pass: bool,
 }
 
 /// Settings of a worker that a commit depends on.
@@ -149,6 +154,7 @@ impl Coordinator {
             lost,
             mode,
             locked,
+            reads_pass,
         } = self;
         let spare = std::mem::replace(tx, new);
         let (mut writes, mut remote) = (0, false);
@@ -170,7 +176,7 @@ impl Coordinator {
         // A single object that was only read needs no validation. Several objects must have had the values that were
         // read at a common moment. A transaction that has given up its writes may report more than the state of its one
         // object, and so validates it.
-        let one = tx.entries.len() <= 1 && !tx.has_given_up();
+        let one = (tx.entries.len() <= 1 || !tx.validates_reads()) && !tx.has_given_up();
         *validated = match one || writes == tx.entries.len() {
             true => tx.entries.len(),
             false => 0,
@@ -181,8 +187,10 @@ impl Coordinator {
             (_, true) => Step::Reserve,
             (_, false) => Step::Lock,
         };
-        // The readable mode needs a second step, which pays off only if more than one lock is gathered.
-        let one_lock = writes <= 1 && !validates_before_exclusive();
+        let all_written = *validated == tx.entries.len() && plan.reads.is_empty();
+        *reads_pass = !remote && *is_planned && all_written && plan.has_copies();
+        // The readable mode needs a second step, which pays off only if more than one lock is gathered, or copies are written.
+        let one_lock = writes <= 1 && !validates_before_exclusive() && !*reads_pass;
         *mode = match remote || one_lock || settings.locks_exclusively {
             true => LockMode::Exclusive,
             false => LockMode::Readable,
@@ -243,7 +251,7 @@ impl Coordinator {
     pub(super) fn on_lock_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
         let participant = &mut self.plan.participants[self.next];
         match sent {
-            Sent::Full => return Err(Blocked::Room),
+            Sent::Full => return Err(Blocked::Write),
             Sent::Lost => {
                 let machine = participant.machine;
                 self.stop(Abort::Lost(machine).into());
@@ -308,7 +316,7 @@ impl Coordinator {
     pub(super) fn on_backup_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
         let participant = &mut self.plan.participants[self.next];
         match sent {
-            Sent::Full => return Err(Blocked::Room),
+            Sent::Full => return Err(Blocked::Write),
             Sent::Yes => {
                 participant.backed = true;
                 self.waiting += 1;
@@ -322,7 +330,7 @@ impl Coordinator {
     #[inline]
     pub(super) fn on_end_sent(&mut self, sent: Sent) -> Result<(), Blocked> {
         match sent {
-            Sent::Full => return Err(Blocked::Room),
+            Sent::Full => return Err(Blocked::Write),
             Sent::Yes => self.waiting += 1,
             Sent::Lost => self.lost = Some(self.plan.participants[self.next].machine),
         }

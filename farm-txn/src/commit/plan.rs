@@ -168,7 +168,7 @@ impl Plan {
         let mut copies = Copies::of(logged);
         for entry in tx.entries.iter() {
             if !entry.is_written() {
-                if let Some(machine) = entry.machine {
+                if let Some(machine) = entry.machine.filter(|_| tx.validates_reads()) {
                     from = place_of(&mut plan.reads, from, machine, |one| one.0, (machine, 0));
                     plan.reads[from].1 += 1;
                 }
@@ -196,6 +196,12 @@ impl Plan {
             }
         }
         plan.group(tx, logged);
+    }
+
+    /// Returns whether other machines keep copies of written objects.
+    pub(super) fn has_copies(&self) -> bool {
+        let mut others = self.participants.iter().filter(|one| !one.is_own);
+        others.any(|one| !one.backup.is_empty())
     }
 
     fn participant(&mut self, before: usize, machine: MachineId, me: Option<MachineId>) -> usize {

@@ -290,8 +290,15 @@ impl LogState {
         self.records.is_empty() && self.txs.is_empty() && self.to_apply.is_empty()
     }
 
+    /// Returns the position of a transaction, or where it would be inserted. Most are the last one, or older than all.
+    #[inline]
     fn position(&self, sequence: u64) -> Result<usize, usize> {
-        self.txs.binary_search_by_key(&sequence, |tx| tx.sequence)
+        match (self.txs.front(), self.txs.back()) {
+            (Some(first), _) if sequence < first.sequence => Err(0),
+            (_, Some(last)) if sequence > last.sequence => Err(self.txs.len()),
+            (_, Some(last)) if sequence == last.sequence => Ok(self.txs.len() - 1),
+            _ => self.txs.binary_search_by_key(&sequence, |tx| tx.sequence),
+        }
     }
 }
 

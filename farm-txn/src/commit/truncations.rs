@@ -20,8 +20,8 @@ const MOST_AHEAD: u64 = 4096;
 pub(crate) struct Truncations {
     /// The number of the transaction that began last.
     last: u64,
-    /// Transactions by ascending number, and whether each is finished. The first is not.
-    open: VecDeque<(u64, bool)>,
+    /// Whether each of the last transactions is finished, up to `last`. The first is not.
+    open: VecDeque<bool>,
     /// For each machine, by its index, the finished transactions with records there that no bound that was sent there has
     /// passed, ascending. Room for a record that truncates each of them is reserved in its log.
     unsent: Vec<Vec<u64>>,
@@ -73,18 +73,20 @@ impl Truncations {
     /// Returns the number of a new transaction.
     pub(crate) fn begin(&mut self) -> u64 {
         self.last += 1;
-        self.open.push_back((self.last, false));
+        self.open.push_back(false);
         self.last
     }
 
     /// Records that all participants have acknowledged the end of a transaction: it is finished.
     pub(crate) fn end(&mut self, sequence: u64, participants: impl Iterator<Item = MachineId>) {
-        if let Ok(at) = self.open.binary_search_by_key(&sequence, |open| open.0) {
-            self.open[at].1 = true;
+        let at = sequence.checked_sub(self.low());
+        if let Some(open) = at.and_then(|at| self.open.get_mut(at as usize)) {
+            *open = true;
         }
         let early = mutants::is_on("low bound early");
-        let passes = |open: &(u64, bool)| open.1 || early && open.0 < sequence;
-        while self.open.front().is_some_and(passes) {
+        while let Some(finished) = self.open.front()
+            && (*finished || early && self.low() < sequence)
+        {
             self.open.pop_front();
         }
         for machine in participants {
@@ -112,7 +114,7 @@ impl Truncations {
     /// Returns the number below which all transactions are finished.
     #[inline]
     pub(super) fn low(&self) -> u64 {
-        self.open.front().map_or(self.last + 1, |open| open.0)
+        self.last + 1 - self.open.len() as u64
     }
 
     /// Returns what the next record for a machine truncates.

@@ -222,12 +222,15 @@ impl Tx {
     #[doc(hidden)]
     pub fn locked_now(&self, worker: &mut Worker) -> Option<Address> {
         let mut addresses = self.entries.iter().map(|entry| entry.address);
-        addresses.find(|address| {
-            let local = worker.local_memory(*address);
-            local.is_ok_and(|(memory, at)| {
-                write::load_version(memory, at).mode() != LockMode::Unlocked
-            })
-        })
+        addresses.find(|address| is_locked(worker, *address))
+    }
+
+    /// Returns whether the commit would fail now, because another transaction has locked an object that it writes or
+    /// validates. Ignores objects of other machines.
+    pub fn is_locked_out(&self, worker: &mut Worker) -> bool {
+        let validates = self.validates_reads();
+        let mut entries = self.entries.iter();
+        entries.any(|entry| (validates || entry.is_written()) && is_locked(worker, entry.address))
     }
 
     /// Increments the incarnation of the object when the transaction commits, so that existing fat pointers to it no
@@ -283,4 +286,10 @@ mod tests {
             }
         }
     }
+}
+
+/// Returns whether an object of this machine is locked, in either mode.
+fn is_locked(worker: &mut Worker, address: Address) -> bool {
+    let local = worker.local_memory(address);
+    local.is_ok_and(|(memory, at)| write::load_version(memory, at).mode() != LockMode::Unlocked)
 }

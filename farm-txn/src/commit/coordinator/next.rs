@@ -56,7 +56,7 @@ impl Coordinator {
             }
             match self.locked {
                 LockMode::Unlocked => return Some(Action::LockLocal(self.mode)),
-                LockMode::Readable if !validates_before_exclusive() && !installs_readable() => {
+                LockMode::Readable if !self.stays_readable() => {
                     self.locked = LockMode::Exclusive;
                     return Some(Action::MakeExclusive);
                 }
@@ -79,6 +79,11 @@ impl Coordinator {
             });
         }
         None
+    }
+
+    /// Returns whether locks that let lock-free reads pass become exclusive only when the objects are installed.
+    fn stays_readable(&self) -> bool {
+        self.reads_pass || validates_before_exclusive() || installs_readable()
     }
 
     fn next_backup(&mut self) -> Option<Action> {

@@ -3,10 +3,12 @@
 use farm_core::alloc::class_for_payload;
 use farm_core::ids::{Address, RegionId};
 use farm_core::object::{Incarnation, LockMode, Version};
+use farm_core::region::map::Replicas;
 use proptest::prelude::*;
 
 use super::next::LOCAL_PER_TURN;
 use super::*;
+use crate::commit::plan::Logged;
 use crate::commit::reply::{REPLY_BYTES, Verdict};
 use crate::tx::Place;
 
@@ -628,4 +630,89 @@ proptest! {
         let all = (0..commit.plan.participants.len() as u32).collect::<Vec<_>>();
         prop_assert_eq!(ended, all);
     }
+}
+
+/// Returns the actions of a commit on the machine of its objects, which has backups on two others, in order.
+fn of_copied(objects: &[Intent], ignores_reads: bool) -> Vec<Action> {
+    let objects: Vec<_> = objects.iter().map(|intent| (HERE, *intent)).collect();
+    let mut tx = transaction(&objects);
+    if ignores_reads {
+        tx.ignore_reads();
+    }
+    let machine = |id| MachineId::new(id).unwrap();
+    let logged = Logged {
+        me: machine(1),
+        replicas: &|_| Replicas::new([machine(1), machine(2), machine(3)]),
+    };
+    let settings = Settings {
+        logged: Some(logged),
+        ..SETTINGS
+    };
+    let mut commit = Coordinator::default();
+    commit.begin(tx, Cont::new(|_, _, _| (), ()), settings);
+    let mut actions = Vec::new();
+    while let Some(action) = commit.next_action() {
+        match action {
+            Action::Reserve => commit.on_reserved(1),
+            Action::LogOwn(at, kind) => commit.on_own_logged(at, kind),
+            Action::LockLocal(_) => commit.on_locked_local(Ok(())),
+            Action::ValidateLocal(range) => commit.on_validated_local(range, Ok(())).unwrap(),
+            Action::SendBackup(at) => {
+                commit.on_backup_sent(Sent::Yes).unwrap();
+                if at == 2 {
+                    actions.push(action);
+                    assert_eq!(commit.next_action(), None, "not acknowledged");
+                    for at in 1..=2 {
+                        commit.on_acknowledged(at, Status::Ok);
+                    }
+                    continue;
+                }
+            }
+            _ => {}
+        }
+        actions.push(action);
+    }
+    assert!(told(&mut commit).is_ok());
+    actions
+}
+
+/// Lock-free reads return the old values until the backups have acknowledged, unless the transaction validates: then a report of
+/// another transaction may already depend on the new values (docs/decisions/0037).
+#[test]
+fn reads_pass_the_locks_until_the_backups_have_acknowledged() {
+    let own = |kind| Action::LogOwn(0, kind);
+    let until_exclusive = |objects: &[Intent], ignores_reads| {
+        let actions = of_copied(objects, ignores_reads);
+        let exclusive = |one: &Action| {
+            matches!(
+                one,
+                Action::MakeExclusive | Action::LockLocal(LockMode::Exclusive)
+            )
+        };
+        let at = actions.iter().position(exclusive).unwrap();
+        (actions[..at].to_vec(), actions[at + 1..].to_vec())
+    };
+    let locked = [
+        Action::Reserve,
+        own(Kind::Lock),
+        Action::LockLocal(LockMode::Readable),
+    ];
+    let backups = [Action::SendBackup(1), Action::SendBackup(2)];
+    let end = [own(Kind::CommitPrimary), Action::InstallLocal];
+    for written in 1..=2 {
+        let (before, after) = until_exclusive(&[Intent::Write, Intent::Write][..written], false);
+        assert_eq!(
+            (before, after),
+            ([&locked[..], &backups].concat(), end.to_vec())
+        );
+    }
+    let (before, after) = until_exclusive(&[Intent::Write, Intent::Read], true);
+    assert_eq!(
+        (before, after),
+        ([&locked[..], &backups].concat(), end.to_vec())
+    );
+    let (before, after) = until_exclusive(&[Intent::Write, Intent::Read], false);
+    assert_eq!(before, locked[..2]);
+    let validate = Action::ValidateLocal((0..2).into());
+    assert_eq!(after, [&[validate][..], &backups, &end].concat());
 }
