@@ -48,14 +48,19 @@ fn attach(worker: &mut Worker) {
 
 /// Creates three machines of one worker each, on a fabric that rejects and delays nothing by chance.
 fn cluster() -> Cluster {
+    cluster_with(|_| ())
+}
+
+fn cluster_with(change: impl FnOnce(&mut ClusterLimits)) -> Cluster {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
-    let limits = ClusterLimits {
+    let mut limits = ClusterLimits {
         workers: 1,
         operations: OPERATIONS,
         most_outstanding: OPERATIONS,
         max_inline_bytes: 256,
         ..ClusterLimits::drawn(&mut rng)
     };
+    change(&mut limits);
     let odds = Odds {
         full: 0,
         stall: 0,
@@ -220,14 +225,15 @@ fn endless_reads_do_not_hold_up_a_reply() {
 #[test]
 fn commits_that_wait_for_the_endpoint_are_not_all_resumed_in_each_turn() {
     const COMMITS: usize = 200;
-    let cluster = cluster();
-    let objects: Vec<Address> = (0..COMMITS).map(|_| make(&cluster, 1)).collect();
+    let cluster = cluster_with(|limits| (limits.log_bytes, limits.replicas) = (1 << 20, 3));
+    make(&cluster, 0);
     deliver(&cluster);
     cluster.on(0, |worker| {
-        for object in objects {
-            let tx = api::begin(worker);
-            let on_read = Cont::new(read, tx.to_context());
-            api::read(worker, tx, object, PAYLOAD, on_read);
+        load(worker).ended = 0;
+        for _ in 0..COMMITS {
+            let mut tx = farm_txn::checkout(worker);
+            tx.alloc(worker, PAYLOAD, None).unwrap();
+            farm_txn::commit(worker, tx, Cont::new(ended, 0));
         }
     });
     marks::take();

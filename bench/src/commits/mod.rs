@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use farm_core::config::Config;
 use farm_core::ids::Address;
 use farm_core::machine::{Attach, Machine, start_all};
-use farm_core::worker::Worker;
+use farm_core::worker::{LogCounters, Worker};
 use farm_txn::{TxCounters, TxError};
 use serde::Serialize;
 
@@ -131,6 +131,8 @@ pub struct CommitRow {
     pub writes_per_commit: f64,
     /// Messages per commit, including those of aborted attempts.
     pub messages_per_commit: f64,
+    /// Bytes of log records per commit: in logs of other machines, and in the own log. Includes those of aborted attempts.
+    pub log_bytes_per_commit: [f64; 2],
 }
 
 /// What was measured.
@@ -196,6 +198,7 @@ fn measure(machines: &[Machine], kind: CommitKind, options: &CommitOptions) -> R
     let coordinators = &machines[..kind.coordinators];
     // Warm-up: finds the regions, creates the transactions' contexts, and maps the pages.
     one_slice(coordinators, &slice)?;
+    let before = log_bytes(coordinators)?;
     let mut rates = Vec::new();
     let mut sum = client::recorder();
     for _ in 0..options.repeats {
@@ -203,6 +206,7 @@ fn measure(machines: &[Machine], kind: CommitKind, options: &CommitOptions) -> R
         rates.push(recorder.counters.committed as f64 / seconds);
         sum.merge(&recorder)?;
     }
+    let after = log_bytes(coordinators)?;
     let counters = &sum.counters;
     let each = |count: u64| count as f64 / counters.committed.max(1) as f64;
     Ok(CommitRow {
@@ -216,6 +220,7 @@ fn measure(machines: &[Machine], kind: CommitKind, options: &CommitOptions) -> R
         reads_per_commit: each(counters.reads()),
         writes_per_commit: each(counters.writes()),
         messages_per_commit: each(counters.messages()),
+        log_bytes_per_commit: [0, 1].map(|log: usize| each(after[log] - before[log])),
     })
 }
 
@@ -235,6 +240,19 @@ fn one_slice(coordinators: &[Machine], slice: &Slice) -> Result<(Recorder<TxCoun
         sum.merge(&ran.recorder)?;
     }
     Ok((sum, seconds))
+}
+
+/// Returns the bytes that coordinators have appended to logs of other machines, and to their own logs.
+fn log_bytes(coordinators: &[Machine]) -> Result<[u64; 2]> {
+    let mut sum = [0; 2];
+    for machine in coordinators {
+        let counters = machine.ask(0, |worker: &mut Worker, answer: Sender<LogCounters>| {
+            _ = answer.send(worker.log_counters());
+        })?;
+        sum[0] += counters.appended_bytes;
+        sum[1] += counters.own_bytes;
+    }
+    Ok(sum)
 }
 
 fn create(machine: &Machine) -> Result<Address> {

@@ -18,7 +18,7 @@ impl fmt::Display for CommitReport {
         )?;
         let mut lines = vec![headings(
             "machines|objects|coordinators|in flight|commits/s|transaction µs p50 / p99|commit µs p50 / p99|\
-             aborts locked / changed / timed out|reads|records|messages",
+             aborts locked / changed / timed out|reads|records|messages|log bytes, others' / own",
         )];
         lines.extend(self.rows.iter().map(|row| {
             let kind = &row.kind;
@@ -40,7 +40,8 @@ impl fmt::Display for CommitReport {
                 aborts.map(significant).join(" / "),
                 significant(row.reads_per_commit),
                 significant(row.writes_per_commit),
-                significant(row.messages_per_commit)
+                significant(row.messages_per_commit),
+                row.log_bytes_per_commit.map(significant).join(" / ")
             ]
         }));
         out.write_str(&table(&lines, [0; 2]))?;
