@@ -103,7 +103,7 @@ fn moved_on(state: &Known) -> bool {
 fn run(seed: u64) -> [u64; 2] {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut limits = ClusterLimits::drawn(&mut rng);
-    limits.leave_one_without_memory();
+    limits.leave_without_memory(1);
     limits.per_machine_bytes = limits.per_machine_bytes.max(8 * limits.region_bytes as u64);
     let config = SimConfig {
         most_outstanding: limits.most_outstanding,
@@ -154,7 +154,18 @@ fn run(seed: u64) -> [u64; 2] {
                 cluster.failures()
             );
         }
-        panic!("seed {seed}: {what} takes more than {MOST_STEPS} steps");
+        let rest = |worker| {
+            cluster.inspect(worker, |worker| {
+                let left = worker.check_at_rest().err().map(|left| left.to_string());
+                (
+                    worker.store().map().is_complete(),
+                    left,
+                    farm_txn::left_over(worker),
+                )
+            })
+        };
+        let rest: Vec<_> = (0..cluster.workers()).map(rest).collect();
+        panic!("seed {seed}: {what} takes more than {MOST_STEPS} steps: {rest:#?}");
     };
     let leaving = 2 * limits.workers..cluster.workers();
     for _ in 0..rng.random_range(0..20_000) {
@@ -164,7 +175,7 @@ fn run(seed: u64) -> [u64; 2] {
     let gone = || !leaving.clone().any(|worker| cluster.is_running(worker));
     for start in 0..=rng.random_range(0..=3u32) {
         if start > 0 {
-            cluster.restart(2, attach);
+            cluster.restart(attach);
             // Its workers begin at any time, also while it joins.
             for worker in leaving.clone() {
                 cluster.on(worker, |worker| {

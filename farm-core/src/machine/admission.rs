@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::{export_segment, ring_format};
 use crate::config::Config;
@@ -11,7 +10,7 @@ use crate::fabric::{Admission, Capability, Exporter, PeerOffer};
 use crate::ids::MachineId;
 use crate::mem::Memory;
 use crate::messaging::{LinkPeer, SegmentLayout};
-use crate::worker::{Inbox, Worker};
+use crate::worker::{Inbox, Linking};
 
 /// Admits machines, and has the workers connect to them.
 pub(super) struct Admit {
@@ -88,26 +87,13 @@ impl Admission for Admit {
             ours,
             theirs: *theirs,
         };
-        // With the number of workers that are not connected yet.
-        let peer = Arc::new((peer, AtomicUsize::new(self.inboxes.len())));
+        let linking = Arc::new(Linking::new(peer, self.inboxes.len()));
         tracing::info!(%machine, "a machine without memory has connected");
         for inbox in &self.inboxes {
-            let peer = Arc::clone(&peer);
+            let linking = Arc::clone(&linking);
             let runs = || !self.control.is_stopping();
             // Fails only if this machine stops.
-            let _ = inbox.submit_when_room(move |worker: &mut Worker| link(worker, &peer), runs);
-        }
-    }
-}
-
-fn link(worker: &mut Worker, (peer, unlinked): &(LinkPeer, AtomicUsize)) {
-    match worker.link(peer) {
-        Ok(()) if unlinked.fetch_sub(1, Ordering::AcqRel) == 1 => {
-            worker.announce_linked(peer.machine);
-        }
-        Ok(()) => {}
-        Err(error) => {
-            tracing::warn!(machine = %peer.machine, worker = %worker.me(), %error, "cannot connect to a machine; it may have ended again");
+            let _ = inbox.submit_when_room(move |worker| linking.link(worker), runs);
         }
     }
 }

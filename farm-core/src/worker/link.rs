@@ -5,12 +5,45 @@
 //! [`Membership`](crate::membership::Membership) decides what the end means for the cluster. A machine that is started again gets new
 //! rings and logs.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use super::Worker;
 use crate::fabric::Departure;
 use crate::ids::{MachineId, WorkerId};
 use crate::marks;
 use crate::membership::Stop;
 use crate::messaging::{CallError, LinkError, LinkPeer};
+
+/// Connects all workers of this machine to a machine that has connected to it. Each worker does so by a work item of its own, at a
+/// time of its own.
+pub struct Linking {
+    peer: LinkPeer,
+    /// Number of workers that are not connected yet.
+    unlinked: AtomicUsize,
+}
+
+impl Linking {
+    /// Prepares to connect the workers of a machine that has this number of them.
+    pub fn new(peer: LinkPeer, workers: usize) -> Self {
+        let unlinked = AtomicUsize::new(workers);
+        Self { peer, unlinked }
+    }
+
+    /// Connects a worker. The worker that is connected last [announces](Worker::announce_linked) it to the machine. Logs a warning if the
+    /// machine has ended again.
+    pub fn link(&self, worker: &mut Worker) {
+        let machine = self.peer.machine;
+        match worker.link(&self.peer) {
+            Ok(()) if self.unlinked.fetch_sub(1, Ordering::AcqRel) == 1 => {
+                worker.announce_linked(machine);
+            }
+            Ok(()) => marks::mark("worker: linked before another worker"),
+            Err(error) => {
+                tracing::warn!(%machine, worker = %worker.me(), %error, "cannot connect to a machine; it may have ended again");
+            }
+        }
+    }
+}
 
 impl Worker {
     /// Connects this worker to the workers of a machine that has connected to this machine. If this worker has not noticed yet

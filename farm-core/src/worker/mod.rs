@@ -40,6 +40,7 @@ pub use idle::{Idle, IdlePolicy, Idler};
 pub use inbox::{Inbox, InboxFull};
 pub use leave::LeaveHook;
 use leave::Leaving;
+pub use link::Linking;
 pub use log::{Append, LogBytes, LogCounters, LogHandler, LogId, LogRecord};
 pub use memory::AddressError;
 pub use reads::ReadCounters;

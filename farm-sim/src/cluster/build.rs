@@ -87,12 +87,14 @@ impl Cluster {
             let store = Arc::new(store(&fabric, limits, &ids, *id, seed));
             let control = Arc::new(Control::default());
             let peers = peers(&segments, limits, *id);
+            let mut inboxes = Vec::new();
             for index in 0..limits.workers {
                 let me = WorkerRef::new(*id, worker_id(index));
                 let mut parts = worker(&fabric, limits, me, &peers, &store, &control, seed);
                 if parts.membership.manager() == *id && index == 0 {
                     parts.manager = Some(manager(limits, &ids, seed));
                 }
+                inboxes.push(Arc::clone(&parts.inbox));
                 let mut worker = Box::new(Worker::new(parts));
                 attach(&mut worker);
                 seats.push(Seat {
@@ -109,6 +111,7 @@ impl Cluster {
                     control,
                     store,
                     segments: own.map(|one| one.kept(&fabric, limits)).collect(),
+                    inboxes,
                 }),
                 paused_until: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
@@ -122,6 +125,7 @@ impl Cluster {
             pace,
             seats,
             machines,
+            links: RefCell::default(),
             depth: AtomicU32::new(0),
             limits: *limits,
             seed,
@@ -175,7 +179,10 @@ pub(super) fn peers(
             theirs: theirs.capability,
         }
     };
-    ours.map(peer).collect()
+    let mut peers: Vec<LinkPeer> = ours.map(peer).collect();
+    // Workers look machines up in this order.
+    peers.sort_by_key(|peer| peer.machine);
+    peers
 }
 
 pub(super) fn store(

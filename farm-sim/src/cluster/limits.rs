@@ -98,9 +98,10 @@ impl ClusterLimits {
         }
     }
 
-    /// Leaves the last machine without memory of its own. The others get as much more.
-    pub fn leave_one_without_memory(&mut self) {
-        self.without_memory = 1;
+    /// Leaves the last `count` machines without memory of their own, and at least two with memory. These get as much more.
+    pub fn leave_without_memory(&mut self, count: usize) {
+        self.without_memory = count;
+        self.machines = self.machines.max(2 + count);
         self.per_machine_bytes *= 2;
     }
 

@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `limits` | sizes, drawn small so that rare paths become common ones |
 //! | `build` | assembles machines and workers from their parts |
-//! | `restart` | starts a machine again that has left |
+//! | `restart` | starts machines again that have left |
 //! | `schedule` | which worker runs next; nested turns |
 //! | `rest` | what must hold when no operation is under way |
 
@@ -33,7 +33,7 @@ use farm_core::region::map::Replicas;
 use farm_core::region::store::Store;
 use farm_core::ring::KeptState;
 use farm_core::time::Nanos;
-use farm_core::worker::Worker;
+use farm_core::worker::{Inbox, Linking, Worker};
 
 use crate::fabric::{Event, SimFabric};
 
@@ -82,6 +82,19 @@ struct Process {
     store: Arc<Store>,
     /// What it exports for the rings and logs that others write, and itself.
     segments: Vec<Segment>,
+    /// Those of its workers.
+    inboxes: Vec<Arc<Inbox>>,
+}
+
+/// A worker that will be connected to a machine that was started again.
+struct PendingLink {
+    /// Index of the worker among all workers.
+    seat: usize,
+    /// The machine that was started again.
+    to: MachineId,
+    /// The moment from which on the worker gets the work item that connects it.
+    due: Nanos,
+    linking: Arc<Linking>,
 }
 
 /// Memory that one machine exports for the rings and logs that another writes, or for those of its own workers.
@@ -118,6 +131,8 @@ struct Parts {
     pace: Pace,
     seats: Vec<Seat>,
     machines: Vec<Machine>,
+    /// Workers that are not connected yet to a machine that was started again.
+    links: RefCell<Vec<PendingLink>>,
     /// Number of interruptions that are nested now: each may run turns inside of the interrupted turn.
     depth: AtomicU32,
     limits: ClusterLimits,
@@ -187,6 +202,15 @@ impl Cluster {
                 .as_mut()
                 .expect("`Cluster::inspect` must not be called during a turn of the same worker"),
         )
+    }
+
+    /// Submits a work item to a worker, as a thread of its machine does. The worker runs it in one of its next turns, when its machine
+    /// has joined the cluster.
+    ///
+    /// # Panics
+    /// If there is no such worker, or too many items wait for it.
+    pub fn submit(&self, worker: usize, item: impl FnOnce(&mut Worker) + Send + 'static) {
+        self.parts.submit(worker, item);
     }
 
     /// Returns true if the machine of a worker still runs.
@@ -315,6 +339,16 @@ impl Cluster {
     pub fn break_connection(&self, one: usize, other: usize) {
         let id = |machine: usize| self.parts.machines[machine].id;
         self.parts.fabric.break_connection(id(one), id(other));
+    }
+}
+
+impl Parts {
+    fn submit(&self, worker: usize, item: impl FnOnce(&mut Worker) + Send + 'static) {
+        let seat = &self.seats[worker];
+        let process = self.machines[seat.machine].process.borrow();
+        let submitted = process.inboxes[seat.me.worker.index()].submit(item);
+        submitted.expect("only few work items wait for a simulated worker");
+        self.fabric.unpark(seat.me.machine, seat.me.worker);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Checks of a cluster at rest: everything that operations took has been returned.
+//! Checks of a cluster at rest: everything that operations took has been returned. Machines that have left hold nothing.
 
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ impl Cluster {
         left_over: &dyn Fn(&mut Worker) -> Option<String>,
     ) -> Result<(), String> {
         let left = |worker| self.inspect(worker, left_over);
-        let is_left = || (0..self.workers()).find_map(left);
+        let is_left = || self.running().find_map(left);
         let mut quiet = 0;
         for _ in 0..MOST_STEPS {
             let stepped = self.step();
@@ -42,10 +42,12 @@ impl Cluster {
                     self.failures()
                 ));
             }
-            let at_rest = (0..self.workers())
+            let at_rest = self
+                .running()
                 .all(|worker| self.inspect(worker, |worker| worker.check_at_rest().is_ok()));
             let (sent, received) = self.carried();
-            let at_rest = at_rest && sent == received && is_left().is_none();
+            let is_linked = self.parts.links.borrow().is_empty();
+            let at_rest = at_rest && is_linked && sent == received && is_left().is_none();
             quiet = if at_rest { quiet + 1 } else { 0 };
             let quiet_for_long = quiet > QUIET_STEPS || quiet > 0 && stepped == Stepped::Waited;
             if quiet_for_long && !self.fabric().step() {
@@ -58,9 +60,22 @@ impl Cluster {
         Err("the cluster is not at rest after the maximum number of steps, although no worker holds a resource".into())
     }
 
+    /// Returns the workers of machines that run.
+    fn running(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.workers()).filter(|worker| self.is_running(*worker))
+    }
+
+    /// Returns the machines that do not run.
+    fn gone(&self) -> impl Iterator<Item = MachineId> + '_ {
+        let machines = self.parts.machines.iter();
+        let gone = machines.filter(|machine| !machine.is_running());
+        gone.map(|machine| machine.id)
+    }
+
     /// Returns the bytes that all workers sent through rings and logs, and the bytes that they received and freed.
     fn carried(&self) -> (u64, u64) {
-        let all = (0..self.workers())
+        let all = self
+            .running()
             .map(|worker| self.inspect(worker, |worker| worker.ring_bytes_carried()));
         all.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1))
     }
@@ -100,7 +115,7 @@ impl Cluster {
     /// # Errors
     /// The first violation.
     pub fn check_at_rest(&self) -> Result<(), String> {
-        for worker in 0..self.workers() {
+        for worker in self.running() {
             self.inspect(worker, |worker| worker.check_at_rest())
                 .map_err(|leftover| leftover.to_string())?;
         }
@@ -110,8 +125,12 @@ impl Cluster {
                 "{sent} bytes were sent through rings and logs, but {received} bytes were received and freed"
             ));
         }
-        for machine in &self.parts.machines {
-            for segment in &machine.process.borrow().segments {
+        let gone: Vec<MachineId> = self.gone().collect();
+        let running = self.parts.machines.iter();
+        for machine in running.filter(|machine| machine.is_running()) {
+            let process = machine.process.borrow();
+            let segments = process.segments.iter();
+            for segment in segments.filter(|segment| !gone.contains(&segment.peer)) {
                 let rings = segment.memory.window(0, segment.layout.head(0));
                 let word = |at: &usize| rings.load(*at, Ordering::Relaxed) != 0;
                 if let Some(at) = (0..rings.len()).step_by(8).find(word) {

@@ -1,5 +1,8 @@
-//! Starts a machine again that has left, as another process of the machine would: its heap is gone, and it connects to the others
+//! Starts machines again that have left, as other processes of them would: their heaps are gone, and they connect to the others
 //! anew.
+//!
+//! The workers of the other machines are connected one by one, each at a moment of its own. Until then, some of them know the
+//! new start and others do not, and the machine that was started again may have written to all of them.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -7,43 +10,70 @@ use std::sync::atomic::Ordering;
 use farm_core::control::Control;
 use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::messaging::LinkPeer;
-use farm_core::worker::Worker;
+use farm_core::time::Nanos;
+use farm_core::worker::{Linking, Worker};
 
 use super::build::{self, Exported};
-use super::{Cluster, Process, lock};
+use super::{Cluster, Machine, Parts, PendingLink, Process, lock};
+
+/// Maximum number of doublings of the nanosecond within which a worker is connected.
+const LINK_DOUBLINGS: u64 = 20;
 
 impl Cluster {
-    /// Starts a machine without memory of its own again, which has left. `attach` attaches the layers to each worker. The machine
-    /// [joins](Worker::join) the others in the turns that follow.
+    /// Starts all machines without memory of their own again that have left, together: a machine that starts waits for all machines of
+    /// the configuration. Each connects to the others of them, and to the machines that run. `attach` attaches the layers to each
+    /// worker. The machines [join](Worker::join) those that run in the steps that follow.
     ///
     /// # Panics
-    /// If the machine has not left, or stores memory.
-    pub fn restart(&self, machine: usize, attach: impl Fn(&mut Worker)) {
+    /// If a machine stores memory and has left.
+    pub fn restart(&self, attach: impl Fn(&mut Worker)) {
         let parts = &self.parts;
-        let (limits, id) = (&parts.limits, parts.machines[machine].id);
-        assert!(
-            !parts.machines[machine].store().is_used(),
-            "machine {id} stores memory, which cannot be recovered yet"
-        );
         parts.leave_stopped();
-        parts.fabric.restart(id);
-        let others = parts
-            .machines
-            .iter()
-            .filter(|other| other.id != id && other.is_running());
-        let others: Vec<MachineId> = others.map(|other| other.id).collect();
-        // What the machine exports for itself and the others, and the others for it.
-        let pairs = others.iter().flat_map(|other| [(id, *other), (*other, id)]);
-        let pairs = pairs.chain([(id, id)]);
-        let segments: Vec<Exported> = pairs
-            .map(|pair| Exported::new(&parts.fabric, limits, pair))
-            .collect();
-        self.start_process(machine, &segments, attach);
-        for other in &others {
-            self.connect(*other, id, &segments);
+        let all = parts.machines.iter().enumerate();
+        let (running, gone): (Vec<_>, Vec<_>) = all.partition(|(_, machine)| machine.is_running());
+        let id = |(_, machine): &(usize, &Machine)| machine.id;
+        let running: Vec<MachineId> = running.iter().map(id).collect();
+        let starting: Vec<MachineId> = gone.iter().map(id).collect();
+        for (_, machine) in &gone {
+            assert!(
+                !machine.store().is_used(),
+                "machine {} stores memory, which cannot be recovered yet",
+                machine.id
+            );
+            parts.fabric.restart(machine.id);
+            // The items of a worker keep their order.
+            parts.submit_links(|link| link.to == machine.id);
         }
-        let boot = parts.fabric.boot(id);
-        self.on(machine * limits.workers, |worker| worker.join(boot, others));
+        let segments = self.segments(&starting, &running);
+        for (place, machine) in &gone {
+            self.start_process(*place, &segments, &attach);
+            for other in &running {
+                self.connect(*other, machine.id, &segments);
+            }
+        }
+        for (place, machine) in &gone {
+            let boot = parts.fabric.boot(machine.id);
+            let first = place * parts.limits.workers;
+            self.on(first, |worker| worker.join(boot, running.iter().copied()));
+        }
+    }
+
+    /// Exports what machines that start need for themselves, for each other and for those that run, and what those need for them.
+    fn segments(&self, starting: &[MachineId], running: &[MachineId]) -> Vec<Exported> {
+        let parts = &self.parts;
+        let mut pairs = Vec::new();
+        for id in starting {
+            pairs.extend(starting.iter().map(|other| (*id, *other)));
+            pairs.extend(
+                running
+                    .iter()
+                    .flat_map(|other| [(*id, *other), (*other, *id)]),
+            );
+        }
+        let pairs = pairs.into_iter();
+        pairs
+            .map(|pair| Exported::new(&parts.fabric, &parts.limits, pair))
+            .collect()
     }
 
     fn start_process(&self, machine: usize, segments: &[Exported], attach: impl Fn(&mut Worker)) {
@@ -54,28 +84,32 @@ impl Cluster {
         let store = Arc::new(build::store(&parts.fabric, limits, &ids, place.id, seed));
         store.map().begin_joining();
         let control = Arc::new(Control::default());
-        // Machines that have gone are listed, but not connected.
         let peers = build::peers(segments, limits, place.id);
+        let mut inboxes = Vec::new();
         for index in 0..limits.workers {
             let me = WorkerRef::new(place.id, build::worker_id(index));
             let parts = build::worker(&parts.fabric, limits, me, &peers, &store, &control, seed);
+            inboxes.push(Arc::clone(&parts.inbox));
             let mut worker = Box::new(Worker::new(parts));
             attach(&mut worker);
             let seat = &self.parts.seats[machine * limits.workers + index];
             *lock(&seat.worker) = Some(worker);
         }
+        let mut links = parts.links.borrow_mut();
+        links.retain(|link| parts.seats[link.seat].machine != machine);
         let own = segments.iter().filter(|one| one.owner == place.id);
         *place.process.borrow_mut() = Process {
             control,
             store,
             segments: own.map(|one| one.kept(&parts.fabric, limits)).collect(),
+            inboxes,
         };
         place.paused_until.store(0, Ordering::Relaxed);
         place.stopping.store(false, Ordering::Relaxed);
         place.gone.store(false, Ordering::Relaxed);
     }
 
-    /// Has the workers of a machine connect to one that was started again.
+    /// Has the workers of a machine connect to one that was started again, each at a moment of its own.
     fn connect(&self, machine: MachineId, to: MachineId, segments: &[Exported]) {
         let parts = &self.parts;
         let of = |owner: MachineId, peer: MachineId| {
@@ -90,20 +124,51 @@ impl Cluster {
             ours: ours.memory.clone(),
             theirs: theirs.capability,
         };
-        for (index, seat) in parts.seats.iter().enumerate() {
-            if seat.me.machine == machine {
-                let linked = self.on(index, |worker| worker.link(&peer));
-                linked.expect("the machine runs and has exported its segment");
-                parts.fabric.unpark(seat.me.machine, seat.me.worker);
-                if seat.me.worker.index() + 1 == parts.limits.workers {
-                    self.on(index, |worker| worker.announce_linked(to));
-                }
-            }
-        }
+        let linking = Arc::new(Linking::new(peer, parts.limits.workers));
+        let most = 1 << parts.fabric.draw(LINK_DOUBLINGS + 1);
+        let seats = parts.seats.iter().enumerate();
+        let seats = seats.filter(|(_, seat)| seat.me.machine == machine);
+        let pending = seats.map(|(seat, _)| PendingLink {
+            seat,
+            to,
+            due: self.now() + parts.fabric.draw(most),
+            linking: Arc::clone(&linking),
+        });
+        parts.links.borrow_mut().extend(pending);
         let place = parts.machines.iter().find(|place| place.id == machine);
         let place = place.expect("the machine belongs to the cluster");
         let segments = &mut place.process.borrow_mut().segments;
         segments.retain(|segment| segment.peer != to);
         segments.push(ours.kept(&parts.fabric, &parts.limits));
+    }
+}
+
+impl Parts {
+    /// Submits the work items that connect workers and are due.
+    pub(super) fn submit_due_links(&self) {
+        if !self.links.borrow().is_empty() {
+            let now = self.fabric.now();
+            self.submit_links(|link| link.due <= now);
+        }
+    }
+
+    /// Returns the earliest moment at which a worker is connected.
+    pub(super) fn next_link(&self) -> Option<Nanos> {
+        self.links.borrow().iter().map(|link| link.due).min()
+    }
+
+    fn submit_links(&self, which: impl Fn(&PendingLink) -> bool) {
+        let mut links = self.links.borrow_mut();
+        for link in links.extract_if(.., |link| which(link)) {
+            self.submit_link(&link);
+        }
+    }
+
+    fn submit_link(&self, link: &PendingLink) {
+        // The items of a process that has ended are gone.
+        if self.machines[self.seats[link.seat].machine].is_running() {
+            let linking = Arc::clone(&link.linking);
+            self.submit(link.seat, move |worker| linking.link(worker));
+        }
     }
 }

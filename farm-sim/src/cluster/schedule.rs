@@ -50,6 +50,7 @@ impl Cluster {
     /// Takes one step: a worker's turn, a step of the fabric, or the passing of time.
     pub fn step(&self) -> Stepped {
         self.parts.leave_stopped();
+        self.parts.submit_due_links();
         if self.has_stopped() {
             return Stepped::Stopped;
         }
@@ -106,6 +107,9 @@ impl Parts {
         for machine in self.machines.iter().filter(|machine| machine.is_running()) {
             let paused = machine.paused_until.load(Ordering::Relaxed);
             next = sooner(next, Nanos(paused), now);
+        }
+        if let Some(due) = self.next_link() {
+            next = sooner(next, due, now);
         }
         if self.choose().is_some() {
             // An awake worker may wait for a time that the scheduler does not know.
