@@ -1,6 +1,6 @@
 //! Attaches the hashtable to a worker.
 
-use farm_core::worker::Worker;
+use farm_core::worker::{LeaveHook, Worker};
 
 use crate::state::Kv;
 use crate::{count, create, owner, ship, tx};
@@ -15,4 +15,9 @@ pub fn attach(worker: &mut Worker) {
     worker.register(ship::CHANGE, owner::handle);
     worker.register(tx::COUNTS, tx::handle_counts);
     worker.register(count::PAIRS, count::answer);
+    worker.on_leave(LeaveHook {
+        begin: |_| {},
+        give_up: |_| {},
+        unfinished: tx::unsent_counts,
+    });
 }

@@ -357,6 +357,16 @@ fn send_counts(worker: &mut Worker, _: u64, (): ()) {
     }
 }
 
+/// Describes the changes of counts that were not sent to the owners; `None` if all were sent. A machine must not leave before: the
+/// owners would count wrong for ever.
+pub(crate) fn unsent_counts(worker: &mut Worker) -> Option<String> {
+    if mutants::is_on("a machine leaves before it has sent its counts") {
+        return None;
+    }
+    let unsent = kv(worker).unsent_counts.len();
+    (unsent > 0).then(|| format!("{unsent} changes of counts"))
+}
+
 /// Adds the changes of counts that another worker has made to a shard of this worker. If this worker does not own the shard, it
 /// passes them on to the owner.
 pub(crate) fn handle_counts(worker: &mut Worker, request: Request, body: &[u8]) {

@@ -14,17 +14,20 @@ use super::regions::{
     encode_changes, first_worker,
 };
 use super::{Cont, Worker};
-use crate::ids::{MachineId, RegionId};
-use crate::marks;
+use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
 use crate::membership::manager::{Changes, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::map::Replicas;
+use crate::{marks, mutants};
 
 /// To the manager: the machine joins, with the number of its start. The reply is a code.
 const JOIN: MessageId = MessageId(MessageId::CORE + 6);
 
 /// From each other machine: all of its workers are connected to the machine that joins. One-way.
 const LINKED: MessageId = MessageId(MessageId::CORE + 7);
+
+/// To the other workers of a machine that has joined: what programs ask for waits no longer. One-way.
+const JOINED: MessageId = MessageId(MessageId::CORE + 8);
 
 /// The machines that join, and how far this machine has joined.
 #[derive(Default)]
@@ -58,6 +61,8 @@ impl Worker {
     pub(super) fn register_join_handlers(&mut self) {
         self.register(JOIN, Self::handle_join);
         self.register(LINKED, Self::handle_linked);
+        // It only wakes the worker, whose next turn runs the items in its inbox.
+        self.register(JOINED, |_, _, _| {});
     }
 
     /// Announces to a machine that joins that all workers of this machine are connected to it. To be called once, on the worker that
@@ -88,9 +93,34 @@ impl Worker {
             place.is_ok_and(|place| !self.messaging.is_linked(place))
         };
         let mut unlinked = self.newcomers.running.difference(&self.newcomers.linked);
-        if unlinked.all(|machine| has_gone(*machine)) {
+        let is_linked = unlinked.all(|machine| has_gone(*machine))
+            || mutants::is_on("a machine works before all are connected to it");
+        if is_linked {
             marks::mark("worker: machine joined");
             self.store.map().complete();
+            if !mutants::is_on("workers not woken when their machine has joined") {
+                self.wake_own_workers();
+            }
+        }
+    }
+
+    /// Wakes the other workers of this machine. They may sleep although items wait in their inboxes.
+    fn wake_own_workers(&mut self) {
+        let me = self.me;
+        let machine = self.machines().iter().find(|one| one.0 == me.machine);
+        for index in 0..machine.map_or(0, |own| own.1) {
+            if index != me.worker.index() {
+                self.wake_own(index, ());
+            }
+        }
+    }
+
+    fn wake_own(&mut self, worker: usize, (): ()) {
+        let id = WorkerId::new(worker as u16);
+        let id = id.expect("the context of this continuation is the index of a worker");
+        let to = WorkerRef::new(self.me.machine, id);
+        if let Err(CallError::Busy) = self.send(to, JOINED, &[]) {
+            self.when_room(Cont::new(Self::wake_own, worker));
         }
     }
 
