@@ -28,6 +28,8 @@ pub enum Stop {
     Lost(MachineId),
     /// A machine was lost; the attempt may have committed.
     InDoubt(MachineId),
+    /// The machine of the attempt's worker leaves the cluster; the attempt had no effect.
+    Leaving,
     /// An error that must not occur.
     Failed(String),
 }
@@ -364,7 +366,7 @@ fn stop(worker: &mut Worker, key: usize, why: Stop) {
             running.stop = Some(why);
             api::validate(worker, tx, Cont::new(validated, key));
         }
-        (Some(tx), Stop::Conflict(_) | Stop::Lost(_) | Stop::InDoubt(_)) => {
+        (Some(tx), Stop::Conflict(_) | Stop::Lost(_) | Stop::InDoubt(_) | Stop::Leaving) => {
             api::abort(worker, tx);
             end(worker, key, Err(why));
         }
@@ -402,6 +404,7 @@ impl From<TxError> for Stop {
             TxError::Abort(abort) => Stop::Conflict(Some(abort)),
             TxError::Busy => Stop::Conflict(None),
             TxError::InDoubt(machine) => Stop::InDoubt(machine),
+            TxError::Stopped(None) => Stop::Leaving,
             TxError::NoMemory(_)
             | TxError::Alloc(AllocError::OutOfMemory { .. } | AllocError::NoRegion(_)) => {
                 Stop::no_memory()

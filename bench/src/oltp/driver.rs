@@ -161,6 +161,7 @@ impl Driver {
             }
             Stop::Conflict(_) => "the machine is stopping".to_owned(),
             Stop::Full(why) => why.clone(),
+            Stop::Leaving => "the machine leaves the cluster".to_owned(),
             Stop::Lost(machine) => format!("machine {machine} is lost"),
             Stop::InDoubt(machine) => {
                 self.clients.ledger.unknown(trail.decision());

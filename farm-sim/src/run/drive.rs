@@ -8,6 +8,7 @@ use farm_core::time::Nanos;
 use farm_core::worker::Worker;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
+use super::absences::Guests;
 use super::kept;
 use super::plan::{Loss, Plan};
 use super::verdict::{Failure, Judge, Outcome};
@@ -56,7 +57,8 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             workload::start(worker, plan.spec.clone(), Box::new(|_| {}))
         });
     }
-    let end = run_clients(plan, &cluster);
+    let mut guests = Guests::new(&plan.absences, &plan.spec, &plan.limits);
+    let end = run_clients(plan, &cluster, &mut guests, &attach);
     let rested = match (end, plan.loss) {
         (End::Done(_), None) => cluster
             .come_to_rest_with(&left_over)
@@ -87,13 +89,16 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             .map(drop)
             .map_err(|why| Failure::new(Judge::Kept, why)),
     };
+    let operations = guests.ended(&cluster);
+    let present: Vec<usize> = guests.present(&cluster).collect();
+    let (logs, states) = guests.into_left();
     let (quiet, finished) = match end {
         End::Done(filled) if plan.loss.is_none() && rested.is_ok() => {
-            (true, finish(plan, &cluster, filled))
+            (true, finish(plan, &cluster, (&present, states), filled))
         }
         _ => (false, Ok(None)),
     };
-    let mut history = history(&cluster);
+    let mut history = history(&cluster, &present, logs);
     if let Ok(Some(last)) = &finished {
         history.transactions.push(last.clone());
     }
@@ -108,7 +113,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         hash: 0,
         nanos: cluster.now().0,
         turns: cluster.turns(),
-        operations: ended(&cluster),
+        operations,
         reached: Reached::new(),
         failure,
         trace: Vec::new(),
@@ -134,7 +139,12 @@ fn left_over(worker: &mut Worker) -> Option<String> {
         .or_else(|| workload::left_over(worker))
 }
 
-fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
+fn run_clients(
+    plan: &Plan,
+    cluster: &Cluster,
+    guests: &mut Guests<'_>,
+    attach: &dyn Fn(&mut Worker),
+) -> End {
     let (mut loss, mut full_after) = (plan.loss, plan.full_after);
     let (mut done, mut since, mut steps, mut filled) = (0, Nanos(0), 0, 0);
     loop {
@@ -144,8 +154,9 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
             }
         }
         steps += STEPS_PER_LOOK;
-        let now_done = ended(cluster);
-        if now_done > done {
+        let changed = guests.advance(cluster, attach);
+        let now_done = guests.ended(cluster);
+        if now_done > done || changed {
             (done, since, steps) = (now_done, cluster.now(), 0);
         }
         let set_up = done > 0;
@@ -158,7 +169,7 @@ fn run_clients(plan: &Plan, cluster: &Cluster) -> End {
             what.strike(cluster);
             loss = None;
         }
-        if (0..cluster.workers()).all(|worker| cluster.inspect(worker, workload::is_done)) {
+        if guests.have_ended() && guests.is_idle(cluster) {
             return End::Done(filled);
         }
         if cluster.processors_have_stopped() {
@@ -190,11 +201,6 @@ fn fill_memory(cluster: &Cluster) -> u64 {
         .sum()
 }
 
-fn ended(cluster: &Cluster) -> u64 {
-    let ended = |worker| cluster.inspect(worker, |worker| workload::progress(worker).ended);
-    (0..cluster.workers()).map(ended).sum()
-}
-
 fn standstill(cluster: &Cluster) -> Failure {
     let mut text = format!(
         "the run makes no progress at {} ns of virtual time: operations no longer end",
@@ -214,11 +220,15 @@ fn standstill(cluster: &Cluster) -> Failure {
 }
 
 /// Checks the final state of all workers against the workload, and returns it as a transaction that reads every object.
-/// `filled` is the number of arrays that [`fill_memory`] reserved.
-fn finish(plan: &Plan, cluster: &Cluster, filled: u64) -> Result<Option<Transaction>, Failure> {
+/// `all` are the parts of machines that have left, and `filled` is the number of arrays that [`fill_memory`] reserved.
+fn finish(
+    plan: &Plan,
+    cluster: &Cluster,
+    (present, mut all): (&[usize], Vec<FinalState>),
+    filled: u64,
+) -> Result<Option<Transaction>, Failure> {
     let failure = |why| Failure::new(Judge::Rest, why);
-    let mut all = Vec::new();
-    for worker in 0..cluster.workers() {
+    for &worker in present {
         let finished = cluster.inspect(worker, workload::finish);
         all.push(finished.map_err(failure)?);
         let overtaken = cluster.inspect(worker, farm_txn::most_overtaken);
@@ -236,10 +246,9 @@ fn finish(plan: &Plan, cluster: &Cluster, filled: u64) -> Result<Option<Transact
     Ok(all.last_read())
 }
 
-fn history(cluster: &Cluster) -> History {
-    let logs: Vec<Log> = (0..cluster.workers())
-        .map(|worker| cluster.inspect(worker, workload::take_log))
-        .collect();
+fn history(cluster: &Cluster, present: &[usize], mut logs: Vec<Log>) -> History {
+    let of = |worker: &usize| cluster.inspect(*worker, workload::take_log);
+    logs.extend(present.iter().map(of));
     Log::merge(logs)
 }
 

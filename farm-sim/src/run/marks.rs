@@ -6,6 +6,11 @@ use farm_core::marks::Reached;
 /// mark is missing here, nothing demands that a run reaches its branch.
 pub const ALL: &[&str] = &[
     "abort: at a primary",
+    "absence: back for the second time",
+    "absence: back under load",
+    "absence: left before it was back",
+    "absence: left under load",
+    "absence: left without load",
     "alloc: another machine asks again",
     "alloc: array given back",
     "alloc: block freed for any class",
@@ -93,6 +98,7 @@ pub const ALL: &[&str] = &[
     "message: handed over",
     "message: reply credits exhausted",
     "message: reply deferred",
+    "message: requester has been started again",
     "message: room waited for",
     "read: arena full",
     "read: backed off",
@@ -128,6 +134,9 @@ pub const ALL: &[&str] = &[
     "validate: by message",
     "worker: armed and found work",
     "worker: departure noticed",
+    "worker: linked before another worker",
+    "worker: machine joined",
+    "worker: machine linked",
     "worker: parked",
     "worker: woken",
 ];

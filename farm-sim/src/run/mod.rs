@@ -3,6 +3,7 @@
 //! Read in this order: `scenario` (workload and faults of a run) → `plan` (the choices that the seed makes) → [`run`] →
 //! `sweep` (many seeds) → `mutants` (bugs that a sweep must find) → `marks` (branches that a sweep must reach).
 
+mod absences;
 mod drive;
 mod kept;
 pub mod marks;
@@ -18,6 +19,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use farm_core::marks::Reached;
 
+pub use absences::Absences;
 pub use plan::{Loss, Plan};
 pub use scenario::{NoScenario, Scenario, Trouble};
 pub use verdict::{Failure, Judge, Outcome};

@@ -7,6 +7,7 @@ use farm_core::ring::RecordIntegrity;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
+use super::absences::Absences;
 use super::scenario::{Scenario, Trouble};
 use crate::cluster::{Cluster, ClusterLimits, Pace};
 use crate::fabric::{Odds, SimConfig};
@@ -17,7 +18,7 @@ const PLAN: u64 = 0x706C_616E;
 /// One in this many seeds has a fabric whose writes land in any order.
 const UNORDERED_EVERY: u64 = 9;
 
-/// One in this many seeds has a machine without memory of its own, if its workload has no objects of each machine.
+/// One in this many seeds has a machine without memory of its own, and one in as many of those has two.
 const WITHOUT_MEMORY_EVERY: u64 = 5;
 
 /// One in this many seeds has workers that let few transactions begin after one that takes long.
@@ -71,6 +72,8 @@ pub struct Plan {
     /// Number of ended operations after which all free memory is taken, so that later block allocations fail; `None`
     /// for never.
     pub full_after: Option<u64>,
+    /// When machines without memory leave and come back.
+    pub absences: Vec<Absences>,
     /// What is lost, and the number of ended operations after which it is lost.
     pub loss: Option<(u64, Loss)>,
 }
@@ -89,6 +92,11 @@ impl Plan {
         let crowded = scenario.kind == Kind::Append && rng.random_bool(0.125);
         if crowded {
             limits.crowd_logs();
+        }
+        if (seed / 8) % WITHOUT_MEMORY_EVERY == 2 {
+            // Not drawn from `rng`, so that the choices of the other seeds do not depend on it.
+            let two = (seed / 8 / WITHOUT_MEMORY_EVERY).is_multiple_of(WITHOUT_MEMORY_EVERY);
+            limits.leave_without_memory(1 + usize::from(two));
         }
         let mut pace = Pace::drawn(rng);
         let mut odds = Odds::drawn(rng);
@@ -116,13 +124,9 @@ impl Plan {
             _ => 1,
         };
         if seed % UNORDERED_EVERY == 1 {
-            // Not drawn from `rng`, so that the choices of the other seeds do not depend on it.
+            // Not drawn from `rng`, either.
             odds.places_in_order = false;
             limits.integrity = RecordIntegrity::Checksum;
-        }
-        if !scenario.kind.has_objects() && (seed / 8) % WITHOUT_MEMORY_EVERY == 2 {
-            // Not drawn from `rng`, either.
-            limits.leave_one_without_memory();
         }
         if seed % FEW_AHEAD_EVERY == 5 {
             // Not drawn from `rng`, either.
@@ -134,6 +138,10 @@ impl Plan {
             limits.replicas = 1 + (seed / LOGGED_EVERY % most) as usize;
         }
         let operations = super::spec::operations(&spec, &limits);
+        let absences = match scenario.trouble {
+            Trouble::None => Absences::drawn(seed, &limits, operations),
+            Trouble::Loss => Vec::new(),
+        };
         let full_after = rng
             .random_bool(0.25)
             .then(|| rng.random_range(0..operations / 2));
@@ -171,6 +179,7 @@ impl Plan {
             spec,
             version_step,
             full_after,
+            absences,
             loss,
         }
     }
@@ -217,6 +226,14 @@ impl fmt::Display for Plan {
         write!(f, "  versions are incremented by {}", self.version_step)?;
         if let Some(after) = self.full_after {
             write!(f, "; after {after} operations all free memory is taken")?;
+        }
+        for Absences { machine, moments } in &self.absences {
+            if !moments.is_empty() {
+                write!(
+                    f,
+                    "; machine {machine} leaves and comes back after {moments:?} operations"
+                )?;
+            }
         }
         match self.loss {
             None => write!(f, "; nothing is lost"),

@@ -8,7 +8,7 @@ use super::log::Tried as LoggedTry;
 use super::notes::{Got, Torn, Want};
 use super::running::{Shipped, Stop, Tried};
 use super::script::Script;
-use super::state::{place, work};
+use super::state::{owner_place, work};
 use crate::history::Access;
 
 /// Tries of a transaction before the worker replies `CONFLICT`. Each try has its own write ids.
@@ -20,7 +20,7 @@ const TRY_BITS: u32 = 10;
 
 /// Returns the script of the next try of a transaction.
 pub(super) fn script(worker: &mut Worker, shipped: &Shipped) -> Script {
-    let (_, machine) = place(worker);
+    let machine = owner_place(worker).unwrap_or(0);
     let work = work(worker);
     let number = shipped.number;
     let name = ((number >> 32) + 1) << 40 | (number & 0xFF_FFFF) << (PLACE_BITS + TRY_BITS);

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
-use farm_core::ids::{WorkerId, WorkerRef};
+use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 use rand::Rng;
@@ -15,7 +15,7 @@ use super::log::Asked;
 use super::message::{CONFLICT, DONE, IN_DOUBT, REFUSED, RUN, encode};
 use super::named::Named;
 use super::spec::Kind;
-use super::state::{moment, work};
+use super::state::{moment, owner_place, owners, work};
 use super::value::Value;
 use super::{graph, rows, table};
 use crate::history::{Access, ObjectId, Outcome, Transaction};
@@ -26,13 +26,16 @@ const MOST_READS: u32 = 3;
 /// Begins the client's next operation, or ends the client.
 pub(super) fn next(worker: &mut Worker, index: usize) {
     let now = moment(worker);
+    work(worker).clients[index].doing = Doing::Nothing;
+    if work(worker).clients_left == 0 {
+        return;
+    }
+    if worker.control().is_leaving() {
+        return end_all(worker);
+    }
     let work = work(worker);
     let spec = &work.spec;
     let state = &mut work.clients[index];
-    state.doing = Doing::Nothing;
-    if work.clients_left == 0 {
-        return;
-    }
     if state.left == 0 {
         work.clients_left -= 1;
         let last = work.clients_left == 0;
@@ -69,6 +72,17 @@ pub(super) fn next(worker: &mut Worker, index: usize) {
     }
 }
 
+/// Returns the machines that run transactions of this worker's clients. Another machine without memory may leave meanwhile.
+fn executors(worker: &mut Worker) -> Vec<(MachineId, usize)> {
+    let mut machines = owners(worker);
+    if owner_place(worker).is_none() && work(worker).spec.spread {
+        let me = worker.me().machine;
+        let own = worker.machines().iter().find(|machine| machine.0 == me);
+        machines.extend(own.copied());
+    }
+    machines
+}
+
 fn begin_transaction(worker: &mut Worker, index: usize) {
     let state = &mut work(worker).clients[index];
     let number = u64::from(state.number) << 32 | state.sequence;
@@ -78,7 +92,7 @@ fn begin_transaction(worker: &mut Worker, index: usize) {
         state.rng.random::<u64>(),
     );
     let (client, begun) = (state.number, state.begun);
-    let machines = worker.machines();
+    let machines = executors(worker);
     let (machine, workers) = machines[machine as usize % machines.len()];
     let runner = WorkerId::new((pick % workers as u64) as u16)
         .expect("a number below the number of workers of a machine is a valid worker id");

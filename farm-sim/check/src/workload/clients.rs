@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::doing::{Client, Doing};
-use super::state::{place, work};
+use super::state::{first_client, work};
 
 /// Maximum number of times that a transaction is attempted again after conflicts.
 pub(super) const MOST_ATTEMPTS: u8 = 60;
@@ -20,11 +20,11 @@ const ROOM_NANOS: u64 = 1_000;
 
 /// Creates the clients, and begins the first operation of each.
 pub(super) fn begin_all(worker: &mut Worker) {
-    let (place, _) = place(worker);
+    let first = first_client(worker);
     let work = work(worker);
     let spec = &work.spec;
     let client = |index: usize| {
-        let number = place * spec.clients + index;
+        let number = first + index;
         Client {
             rng: Xoshiro256PlusPlus::seed_from_u64(spec.seed ^ (number as u64 + 1) << 20),
             number: number as u32,

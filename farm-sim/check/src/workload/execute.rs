@@ -21,7 +21,10 @@ pub(super) fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
         Stop::Tx(TxError::Abort(farm_txn::Abort::Lost(_)) | TxError::InDoubt(_)) => Some(IN_DOUBT),
         Stop::Tx(TxError::Abort(_)) => None,
         Stop::NotReady => Some(CONFLICT),
-        Stop::Torn | Stop::Tx(TxError::Alloc(_) | TxError::NoMemory(_)) => Some(REFUSED),
+        Stop::Torn
+        | Stop::Tx(TxError::Alloc(_) | TxError::NoMemory(_) | TxError::Stopped(None)) => {
+            Some(REFUSED)
+        }
         Stop::Tx(error) => {
             let violation = format!("transaction {number:#x} failed: {error}");
             work(worker).log.violations.push(violation);

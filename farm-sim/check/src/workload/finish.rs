@@ -9,7 +9,7 @@ use farm_txn::TxError;
 use super::final_state::{FinalState, Last};
 use super::named::member;
 use super::spec::{BALANCE, Kind, Spec};
-use super::state::{place, work};
+use super::state::{owner_place, work};
 use super::value::Value;
 use super::{graph, rows};
 use crate::history::{Access, ObjectId};
@@ -69,11 +69,11 @@ pub(super) fn finish(worker: &mut Worker) -> Result<FinalState, String> {
         let facts =
             farm_kv::ops::check(worker, table).map_err(|why| format!("worker {me}: {why}"))?;
         finished.live = facts.iter().map(|shard| shard.blocks).sum();
-    } else if me.worker.index() == 0 {
+    } else if let Some(place) = owner_place(worker).filter(|_| me.worker.index() == 0) {
         let usage = worker.store().usage().map_err(|error| error.to_string())?;
         finished.taken += usage.array_objects;
         (finished.live, finished.objects) =
-            objects(worker).map_err(|why| format!("machine {}: {why}", me.machine))?;
+            objects(worker, place).map_err(|why| format!("machine {}: {why}", me.machine))?;
     }
     // Only workloads with tables have a catalog.
     finished.live +=
@@ -81,12 +81,11 @@ pub(super) fn finish(worker: &mut Worker) -> Result<FinalState, String> {
     Ok(finished)
 }
 
-/// Checks the objects of this machine. Returns the number of objects, including those whose addresses its churn entries
+/// Checks the objects of this machine, which is at this place among those that store objects. Returns the number of objects, including those whose addresses its churn entries
 /// hold, and the final value of each object.
-fn objects(worker: &mut Worker) -> Result<(u64, Vec<Last>), String> {
-    let (_, machine) = place(worker);
+fn objects(worker: &mut Worker, place: usize) -> Result<(u64, Vec<Last>), String> {
     let spec = work(worker).spec.clone();
-    let first = machine * spec.objects_per_machine;
+    let first = place * spec.objects_per_machine;
     let mut objects = Vec::with_capacity(spec.objects_per_machine);
     let mut live = 0;
     for object in first..first + spec.objects_per_machine {

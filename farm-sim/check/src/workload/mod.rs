@@ -60,7 +60,7 @@ pub use spec::{GraphShape, Kind, NoKind, Spec};
 pub use state::{Done, Progress};
 
 use message::{ASK_FINISHED, ASK_LOADED, RUN, WHERE};
-use state::{Work, work};
+use state::{Work, owners, work};
 
 /// Registers the workload's messages on a worker, on top of [`farm_kv::attach`] and [`farm_graph::attach`].
 pub fn attach(worker: &mut Worker) {
@@ -75,10 +75,20 @@ pub fn attach(worker: &mut Worker) {
 /// # Panics
 /// If [`attach`] was not called for this worker.
 pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
-    let machines = worker.machines().len();
+    start_again(worker, spec, 0, done);
+}
+
+/// As [`start`], on a worker of a machine without memory that has left and was started again, for the `starts`-th time. The other
+/// workers continue to run the workload.
+///
+/// # Panics
+/// If [`attach`] was not called for this worker.
+pub fn start_again(worker: &mut Worker, spec: Spec, starts: u32, done: Done) {
+    let machines = owners(worker).len();
     let kind = spec.kind;
     let work = work(worker);
     *work = Work {
+        starts,
         addresses: vec![Address::NULL; spec.objects(machines)],
         missing: spec.objects(machines),
         clients_left: spec.clients,
@@ -94,6 +104,16 @@ pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
         kind if kind.has_rows() => rows::set_up(worker),
         _ => objects::set_up(worker),
     }
+}
+
+/// Returns true if the workload was started on this worker.
+pub fn is_started(worker: &mut Worker) -> bool {
+    work(worker).next.is_some()
+}
+
+/// Returns true if the workload is set up on this worker, so that its clients have begun.
+pub fn has_begun(worker: &mut Worker) -> bool {
+    !work(worker).clients.is_empty()
 }
 
 /// Returns the progress of this worker's clients.
@@ -112,6 +132,15 @@ pub fn take_log(worker: &mut Worker) -> Log {
     clients::note_unanswered(worker);
     graph::note_unanswered(worker);
     std::mem::take(&mut work(worker).log)
+}
+
+/// Takes from a worker whose machine has left what counts at the end: its log, and its part of the final state.
+pub fn take_left(worker: &mut Worker) -> (Log, FinalState) {
+    let state = FinalState {
+        paid_in: work(worker).rows.as_ref().map_or(0, |rows| rows.paid_in),
+        ..FinalState::default()
+    };
+    (take_log(worker), state)
 }
 
 /// Returns a description of operations on a graph that this worker has not ended; `None` if there are none.

@@ -8,7 +8,7 @@ use farm_txn::TxError;
 use super::clients::{ASK_AGAIN, begin_all, end_all, give_up};
 use super::message::{SETUP_FAILED, WHERE};
 use super::spec::{BALANCE, Kind, Spec};
-use super::state::{id, place, work, workers};
+use super::state::{id, owner_place, owners, work};
 use super::value::Value;
 
 /// Number of addresses per request: as many as fit the smallest reply.
@@ -17,23 +17,22 @@ const ADDRESS_BYTES: usize = 8;
 
 /// Creates this worker's objects, and requests the addresses of all other objects.
 pub(super) fn set_up(worker: &mut Worker) {
-    let (_, machine) = place(worker);
     let spec = work(worker).spec.clone();
-    let (me, count) = (worker.me().worker.index(), workers(worker, machine));
-    let first = machine * spec.objects_per_machine;
-    for local in (0..spec.objects_per_machine).filter(|local| local % count == me) {
-        if let Err(error) = make(worker, first + local) {
-            return not_made(worker, first + local, &error);
+    let me = worker.me();
+    let owners = owners(worker);
+    if let Some(machine) = owner_place(worker) {
+        let (first, count) = (machine * spec.objects_per_machine, owners[machine].1);
+        let is_mine = |local: &usize| local % count == me.worker.index();
+        for local in (0..spec.objects_per_machine).filter(is_mine) {
+            if let Err(error) = make(worker, first + local) {
+                return not_made(worker, first + local, &error);
+            }
         }
     }
-    let total = work(worker).addresses.len();
-    for owner in 0..worker.machines().len() {
-        for index in 0..workers(worker, owner) {
-            let first = owner * spec.objects_per_machine + index;
-            if first < total && WorkerRef::new(worker.machines()[owner].0, id(index)) != worker.me()
-            {
-                ask(worker, first, ());
-            }
+    for (place, (machine, workers)) in owners.into_iter().enumerate() {
+        let workers = 0..workers.min(spec.objects_per_machine);
+        for index in workers.filter(|index| WorkerRef::new(machine, id(*index)) != me) {
+            ask(worker, place * spec.objects_per_machine + index, ());
         }
     }
 }
@@ -52,7 +51,7 @@ fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
 
 /// Starts the transaction that creates an object. [`made`] is called when the transaction has ended.
 fn make(worker: &mut Worker, object: usize) -> Result<(), TxError> {
-    let machines = worker.machines().len();
+    let machines = owners(worker).len();
     let spec = &work(worker).spec;
     let bytes = spec.payload();
     let value = Value {
@@ -89,7 +88,7 @@ fn not_made(worker: &mut Worker, object: usize, error: &TxError) {
 fn asked_for(worker: &mut Worker, first: usize) -> Vec<usize> {
     let per_machine = work(worker).spec.objects_per_machine;
     let machine = first / per_machine;
-    let step = workers(worker, machine);
+    let step = owners(worker)[machine].1;
     let end = (machine + 1) * per_machine;
     (first..end).step_by(step).take(AT_A_TIME).collect()
 }
@@ -97,8 +96,8 @@ fn asked_for(worker: &mut Worker, first: usize) -> Vec<usize> {
 fn ask(worker: &mut Worker, first: usize, (): ()) {
     let machine = first / work(worker).spec.objects_per_machine;
     let local = first % work(worker).spec.objects_per_machine;
-    let owner = local % workers(worker, machine);
-    let to = WorkerRef::new(worker.machines()[machine].0, id(owner));
+    let (owner, workers) = owners(worker)[machine];
+    let to = WorkerRef::new(owner, id(local % workers));
     let most = AT_A_TIME * ADDRESS_BYTES;
     let cont = ReplyCont::new(addresses_received, first);
     match worker.call(to, WHERE, &[&(first as u32).to_le_bytes()], most, cont) {
@@ -161,7 +160,7 @@ fn addresses_received(worker: &mut Worker, first: usize, reply: Result<&[u8], Ca
     // Requests the next objects of the same worker.
     let per_machine = work(worker).spec.objects_per_machine;
     let machine = first / per_machine;
-    let next = first + objects.len() * workers(worker, machine);
+    let next = first + objects.len() * owners(worker)[machine].1;
     if next < (machine + 1) * per_machine {
         ask(worker, next, ());
     }

@@ -20,7 +20,7 @@ use super::final_state::{FinalState, Last};
 use super::log::{Asked, Tried};
 use super::message::{ASK_LOADED, ROWS_LOADED, SETUP_FAILED, WHERE};
 use super::spec::{Kind, Spec};
-use super::state::{Rows, id, moment, place, rows, work, workers};
+use super::state::{Rows, first_client, id, moment, place, rows, work, workers};
 use crate::history::{KeyOperation, KeyRequest, KeyResult, Outcome, Transaction};
 use records::{LOADED_VALUE, accesses, key_of, object_of, operations, read_of};
 
@@ -75,13 +75,14 @@ fn all_rows(spec: &Spec) -> Vec<(RowName, RowBytes)> {
 
 /// Opens the tables, one after the other, and then loads this worker's part of the rows.
 pub(super) fn set_up(worker: &mut Worker) {
-    let (mine, _) = place(worker);
+    let mine = place(worker);
     let total: usize = worker.machines().iter().map(|machine| machine.1).sum();
     let spec = work(worker).spec.clone();
     let all = all_rows(&spec);
     let stay = all.iter().filter_map(|(name, _)| object_of(name)).collect();
+    let is_first = work(worker).starts == 0;
     let part = all.into_iter().enumerate();
-    let part = part.filter(|(index, _)| index % total == mine);
+    let part = part.filter(|(index, _)| is_first && index % total == mine);
     work(worker).rows = Some(Rows {
         stream: benchmark(&spec)
             .stream()
@@ -132,7 +133,11 @@ fn load(worker: &mut Worker, (): (), (): ()) {
     rows.begun = now;
     let Some((name, row)) = rows.to_load.last().copied() else {
         rows.loaded = true;
-        return ask_all(worker);
+        return match work(worker).starts {
+            0 => ask_all(worker),
+            // All rows are loaded.
+            _ => begin_all(worker),
+        };
     };
     let table = attempt::table_of(worker, &name);
     let value = attempt::value_of(&row, Some(Stamp::default()));
@@ -145,7 +150,7 @@ fn load(worker: &mut Worker, (): (), (): ()) {
 
 fn loaded(worker: &mut Worker, (): (), result: Result<Changed, KvError>) {
     let ended = moment(worker);
-    let (mine, _) = place(worker);
+    let client = first_client(worker) as u32;
     match result {
         Ok(Changed::Inserted) => {
             let rows = rows(worker);
@@ -154,10 +159,9 @@ fn loaded(worker: &mut Worker, (): (), result: Result<Changed, KvError>) {
                 .to_load
                 .pop()
                 .expect("the row that was inserted is in `to_load`");
-            let clients = work(worker).spec.clients;
             if let Some(key) = key_of(&name) {
                 work(worker).log.operations.push(KeyOperation {
-                    client: (mine * clients) as u32,
+                    client,
                     key,
                     begun,
                     ended,
@@ -272,9 +276,8 @@ fn attempt(worker: &mut Worker, client: usize, (): ()) {
 
 /// Records an attempt that is about to commit: from now on it may have taken effect.
 fn look(worker: &mut Worker, trail: &Trail) {
-    let (mine, _) = place(worker);
+    let first = first_client(worker);
     let work = work(worker);
-    let first = mine * work.spec.clients;
     let number = trail.number >> ATTEMPT_BITS;
     let state = &mut work.clients[(number >> 24) as usize - first];
     let Doing::Rows(pending) = &mut state.doing else {
@@ -360,7 +363,7 @@ fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Resul
                 asked.ended = Some((now, Outcome::Aborted));
             }
         }
-        Err(Stop::Lost(_) | Stop::InDoubt(_)) => return end_all(worker),
+        Err(Stop::Lost(_) | Stop::InDoubt(_) | Stop::Leaving) => return end_all(worker),
         Err(Stop::Failed(why)) => {
             work.log.violations.push(why);
             return end_all(worker);

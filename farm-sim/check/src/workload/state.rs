@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use farm_core::ids::{Address, WorkerId};
+use farm_core::ids::{Address, MachineId, WorkerId};
 use farm_core::time::Clock;
 use farm_core::worker::Worker;
 use farm_kv::TableId;
@@ -58,6 +58,8 @@ pub(super) struct Work {
     /// The transactions by continuations that are retried until they commit.
     pub(super) retried: slab::Slab<Retried>,
     pub(super) progress: Progress,
+    /// Number of earlier starts of the machine.
+    pub(super) starts: u32,
     pub(super) done: Option<Done>,
     pub(super) log: Log,
 }
@@ -103,17 +105,37 @@ pub(super) fn moment(worker: &Worker) -> u64 {
     }
 }
 
-/// Returns this worker's position among all workers of the cluster, and the number of machines before its own.
-pub(super) fn place(worker: &Worker) -> (usize, usize) {
+/// Returns this worker's position among all workers of the cluster.
+pub(super) fn place(worker: &Worker) -> usize {
     let me = worker.me();
-    let before = worker
-        .machines()
-        .iter()
-        .take_while(|machine| machine.0 < me.machine);
-    let (machines, workers) = before.fold((0, 0), |(machines, workers), machine| {
-        (machines + 1, workers + machine.1)
-    });
-    (workers + me.worker.index(), machines)
+    let machines = worker.machines().iter();
+    let before = machines.take_while(|machine| machine.0 < me.machine);
+    before.map(|machine| machine.1).sum::<usize>() + me.worker.index()
+}
+
+/// Returns the machines that store objects, with their numbers of workers.
+pub(super) fn owners(worker: &Worker) -> Vec<(MachineId, usize)> {
+    owning(worker).collect()
+}
+
+fn owning(worker: &Worker) -> impl Iterator<Item = (MachineId, usize)> + '_ {
+    let placement = worker.store().placement();
+    let machines = worker.machines().iter().copied();
+    machines.filter(|(machine, _)| placement.contains(*machine))
+}
+
+/// Returns the position of this worker's machine among those that store objects; `None` if it stores none.
+pub(super) fn owner_place(worker: &Worker) -> Option<usize> {
+    let me = worker.me().machine;
+    owning(worker).position(|(machine, _)| machine == me)
+}
+
+/// Returns the number of the first client of this worker. The clients of each start of a machine have numbers of their own.
+pub(super) fn first_client(worker: &mut Worker) -> usize {
+    let place = place(worker);
+    let total: usize = worker.machines().iter().map(|machine| machine.1).sum();
+    let work = work(worker);
+    (work.starts as usize * total + place) * work.spec.clients
 }
 
 /// Returns the number of workers of a machine.

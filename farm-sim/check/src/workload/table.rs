@@ -312,6 +312,10 @@ fn end_in_tx(worker: &mut Worker, client: usize, result: Result<KeyResult, TxErr
         Err(Stop::Conflict(_)) => Err(KvError::Conflict),
         Err(Stop::Full(_)) => Err(KvError::Full(worker.me().machine)),
         Err(Stop::Lost(machine) | Stop::InDoubt(machine)) => Err(KvError::PeerLost(machine)),
+        Err(Stop::Leaving) => {
+            work(worker).clients[client].doing = Doing::Nothing;
+            return end_all(worker);
+        }
         Err(Stop::Failed(why)) => Err(KvError::Damaged(why)),
     };
     end(worker, client, result);

@@ -68,7 +68,7 @@ pub(super) fn begin_last(worker: &mut Worker, client: usize) -> bool {
 
 /// Returns this worker's part of the reads of the final state.
 fn last_reads(worker: &mut Worker) -> Vec<GraphRequest> {
-    let (mine, _) = place(worker);
+    let mine = place(worker);
     let total: usize = worker.machines().iter().map(|machine| machine.1).sum();
     let shape = work(worker).spec.graph;
     let nodes: Vec<u64> = graph_work(worker).nodes.keys().copied().collect();
@@ -105,7 +105,7 @@ fn ask(worker: &mut Worker, (): (), (): ()) {
     match worker.call(to, WHERE, &[&ASK_FINISHED], 1, cont) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, ())),
-        Err(CallError::PeerLost(_)) => end_all(worker),
+        Err(error @ CallError::PeerLost(_)) => answered(worker, 0, Err(error)),
         Err(error) => give_up(
             worker,
             format!("cannot ask worker {to} whether its clients have ended: {error}"),
@@ -117,6 +117,11 @@ fn answered(worker: &mut Worker, _: usize, reply: Result<&[u8], CallError>) {
     match reply {
         Ok([]) => worker.set_timer(ASK_AGAIN, Cont::new(ask, ())),
         Ok(reply) if reply == FINISHED => {
+            graph_work(worker).to_ask.pop();
+            ask(worker, (), ());
+        }
+        // Its clients have ended, or continue when it is started again.
+        Err(CallError::PeerLost(machine)) if !worker.store().placement().contains(machine) => {
             graph_work(worker).to_ask.pop();
             ask(worker, (), ());
         }

@@ -182,7 +182,7 @@ fn end_try(worker: &mut Worker, client: usize, outcome: Result<(), Failure>) {
         }
         Err(Failure::Conflict | Failure::Full) => graph_work(worker).pending[client] = None,
         // Operations that may have taken effect are recorded when the log is taken.
-        Err(Failure::Lost) => {
+        Err(Failure::Lost | Failure::Leaving) => {
             pending.in_doubt = false;
             return end_all(worker);
         }

@@ -10,19 +10,19 @@ use super::state::{Failure, GraphWork, graph_work, refusal};
 use super::values::node_of;
 use crate::history::graph::{GraphOperation, GraphRequest, GraphResult};
 use crate::workload::clients::{ASK_AGAIN, begin_all, end_all, give_up};
-use crate::workload::state::{moment, place, work};
+use crate::workload::state::{first_client, moment, place, work};
 
 /// Opens the graph, adds and finds the nodes, and then begins the clients.
 pub(in crate::workload) fn set_up(worker: &mut Worker) {
-    let (mine, _) = place(worker);
+    let mine = place(worker);
     let total: usize = worker.machines().iter().map(|machine| machine.1).sum();
     let spec = work(worker).spec.clone();
     let mut state = GraphWork::new(stepped, spec.clients);
     let ids = 1..=spec.graph.nodes;
-    state.to_add = ids
-        .clone()
-        .filter(|id| *id as usize % total == mine)
-        .collect();
+    if work(worker).starts == 0 {
+        let mine = |id: &u64| *id as usize % total == mine;
+        state.to_add = ids.clone().filter(mine).collect();
+    }
     state.to_find = ids.collect();
     worker.put_layer(Box::new(state));
     farm_graph::open(worker, spec.graph(), Cont::new(opened, ()));
@@ -36,7 +36,7 @@ fn opened(worker: &mut Worker, (): (), result: Result<(), GraphError>) {
         }
         // The table of ids is not opened again.
         Err(error) => match refusal(error) {
-            Err(Failure::Lost) => end_all(worker),
+            Err(Failure::Lost | Failure::Leaving) => end_all(worker),
             other => give_up(worker, format!("cannot open the graph: {other:?}")),
         },
     }
@@ -50,7 +50,7 @@ fn fail(
 ) {
     match refusal(error) {
         Err(Failure::Conflict) => worker.set_timer(ASK_AGAIN, Cont::new(again, ())),
-        Err(Failure::Lost | Failure::InDoubt) => end_all(worker),
+        Err(Failure::Lost | Failure::InDoubt | Failure::Leaving) => end_all(worker),
         other => give_up(worker, format!("cannot set up the graph: {other:?}")),
     }
 }
@@ -72,7 +72,7 @@ fn add(worker: &mut Worker, (): (), (): ()) {
 }
 
 fn added(worker: &mut Worker, id: u64, result: Result<NewNode, GraphError>) {
-    let (mine, _) = place(worker);
+    let client = first_client(worker) as u32;
     let now = moment(worker);
     let ended = match &result {
         Ok(_) => Some(now),
@@ -80,9 +80,7 @@ fn added(worker: &mut Worker, id: u64, result: Result<NewNode, GraphError>) {
         Err(error) => return fail(worker, error.clone(), add),
     };
     let begun = graph_work(worker).begun;
-    let work = work(worker);
-    let client = (mine * work.spec.clients) as u32;
-    work.log.graph.push(GraphOperation {
+    work(worker).log.graph.push(GraphOperation {
         client,
         begun,
         ended,

@@ -63,6 +63,8 @@ pub(super) enum Failure {
     Lost,
     /// A machine was lost; there may be an effect.
     InDoubt,
+    /// No effect: this machine leaves.
+    Leaving,
     /// A bug, unless the operation was part of a transaction with reads that do not fit together.
     Wrong(String),
 }
@@ -135,6 +137,7 @@ pub(super) fn refusal(error: GraphError) -> Got {
         Stop::Full(_) => Failure::Full,
         Stop::Lost(_) => Failure::Lost,
         Stop::InDoubt(_) => Failure::InDoubt,
+        Stop::Leaving => Failure::Leaving,
         Stop::Failed(why) => Failure::Wrong(why),
     };
     Err(match error {
