@@ -3,6 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use farm_core::alloc::{BlockTable, Difference, compare_replicas};
+use farm_core::ids::MachineId;
 use farm_core::marks;
 use farm_core::worker::Worker;
 

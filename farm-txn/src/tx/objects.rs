@@ -271,6 +271,12 @@ fn unusable() -> ! {
     );
 }
 
+/// Returns whether an object of this machine is locked, in either mode.
+fn is_locked(worker: &mut Worker, address: Address) -> bool {
+    let local = worker.local_memory(address);
+    local.is_ok_and(|(memory, at)| write::load_version(memory, at).mode() != LockMode::Unlocked)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,10 +292,4 @@ mod tests {
             }
         }
     }
-}
-
-/// Returns whether an object of this machine is locked, in either mode.
-fn is_locked(worker: &mut Worker, address: Address) -> bool {
-    let local = worker.local_memory(address);
-    local.is_ok_and(|(memory, at)| write::load_version(memory, at).mode() != LockMode::Unlocked)
 }

@@ -24,6 +24,7 @@ use crate::cli::{
     BenchLimitArgs, BenchPairArgs,
 };
 use crate::measure::{repeat, report, try_writing, write};
+use crate::scratch::Scratch;
 
 /// Number of slices of each measurement; the result is their median.
 const REPEATS: usize = 5;
@@ -190,6 +191,8 @@ fn measure_commits(args: &BenchCommitArgs, config: &Config) -> anyhow::Result<Co
     let ring = measure_ring(&config, common, vec![BYTES], &[])?;
     let fabric = measure_fabric(&config, common, vec![BYTES], &[])?;
     config.cluster.name = format!("{}-commit", config.cluster.name);
+    let scratch = Scratch::new(&std::env::temp_dir())?;
+    scratch.keep_store_of(&mut config);
     let options = CommitOptions {
         slice: slice(common),
         repeats: REPEATS,

@@ -6,6 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use farm_core::config::Config;
 
 /// The start of the names of all working directories.
 const PREFIX: &str = "farm-run-";
@@ -37,6 +38,14 @@ impl Scratch {
 
     pub(crate) fn path(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// Places the store of a configuration in this directory, unless the user named another one: a cluster that ends with the
+    /// command leaves nothing that would make the next one refuse to start.
+    pub(crate) fn keep_store_of(&self, config: &mut Config) {
+        if config.is_logged() && config.durability.dir.is_none() {
+            config.durability.dir = Some(self.path().join("configuration"));
+        }
     }
 }
 

@@ -254,6 +254,29 @@ fn transactional_benchmarks_repeat() {
     }
 }
 
+/// Regression test: the second start found the configuration that the first one had stored, and refused.
+#[test]
+fn commits_with_copies_are_measured_repeatedly() {
+    let place = Place::new("repeat-commit");
+    let copies = [
+        "--duration",
+        "0.02",
+        "--set",
+        "durability.mode=memory",
+        "--set",
+        "durability.replicas=2",
+    ];
+    let results = repeated(&place, &["bench", "commit"], &copies);
+    for row in runs(&results)[0]["commits"]["rows"].as_array().unwrap() {
+        assert!(row["commits"]["per_s"].as_f64().unwrap() > 0.0);
+        if row["hot"] == false {
+            let [others, own] =
+                [0, 1].map(|log| row["log_bytes_per_commit"][log].as_f64().unwrap());
+            assert!(others > 100.0 && own >= 0.0, "{row}");
+        }
+    }
+}
+
 #[test]
 fn component_benches_repeat_and_report_their_origin() {
     let place = Place::new("repeat-bench");

@@ -102,10 +102,7 @@ impl Cluster {
         let dir = Scratch::new(&std::env::temp_dir())
             .context("the configuration of the nodes needs a file")?;
         let mut config = config.clone();
-        if config.is_logged() && config.durability.dir.is_none() {
-            // The cluster ends with the command, so the store of its configuration does, too.
-            config.durability.dir = Some(dir.path().join("configuration"));
-        }
+        dir.keep_store_of(&mut config);
         let file = dir.path().join("cluster.toml");
         std::fs::write(&file, config.to_toml()).with_context(|| {
             format!(
