@@ -23,7 +23,7 @@ use crate::control::Control;
 use crate::fabric::verbs::{DevicePlace, SecretError, VerbsError};
 use crate::fabric::{
     ArenaConfig, Capability, ConnectError, Departed, Departure, ExportError, Exporter,
-    FabricMachine, FabricStartError, Patience, PeerOffer, Reporter, Roster,
+    FabricMachine, FabricStartError, Patience, PeerOffer, Reporter,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
@@ -48,8 +48,6 @@ use spare::Spare;
 
 /// Longest wait of machines of one process for each other.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Time between two looks at machines that join.
-const JOINED_LOOK: Duration = Duration::from_micros(100);
 /// Longest sleep of a worker without notification. Bounds the delay until the worker sees a stop
 /// request.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
@@ -92,9 +90,8 @@ pub enum MachineError {
     /// The store has a configuration from before.
     #[error(
         "{} has the configuration of a cluster {cluster:?} that ran before (change {change}): its data was in the memory of its \
-         processes, which have ended, and cannot be recovered yet. If that data is not needed, remove the configuration with \
-         `farm clean --store` and the options --config and --set of this machine; otherwise set durability.dir to another directory",
-        dir.display()
+         processes, which have ended, and cannot be recovered yet. If that data is not needed, remove this directory; \
+         otherwise set durability.dir to another one", dir.display()
     )]
     StoreFromBefore {
         /// Directory of the store.
@@ -104,10 +101,9 @@ pub enum MachineError {
         /// Number of the last change of its configuration.
         change: u64,
     },
-    /// Another process uses the store.
+    /// Another process has stored a configuration of this cluster at the same time.
     #[error(
-        "another process uses the configuration of this cluster in {}: start each machine once, and give each cluster a \
-         directory of its own (durability.dir)",
+        "another process has stored a configuration of this cluster in {} at the same time; start each machine once",
         .0.display()
     )]
     StoreInUse(PathBuf),
@@ -144,13 +140,13 @@ pub enum MachineError {
 /// The function that is called on each worker before its first turn, to attach layers and register handlers.
 pub type Attach = Arc<dyn Fn(&mut Worker) + Send + Sync>;
 
-/// Starts all machines of a configuration in this process, and waits until all are connected. They use the same shared memory,
-/// sockets and rings as machines in separate processes.
+/// Starts all machines of a configuration in this process. They use the same shared memory, sockets
+/// and rings as machines in separate processes.
 ///
 /// # Errors
 /// [`MachineError`] of the first machine, in the order of the configuration, that could not start.
 pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, MachineError> {
-    let started: Result<Vec<Machine>, MachineError> = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let starts: Vec<_> = config
             .machines
             .iter()
@@ -164,19 +160,7 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
                 .expect("no thread panics while it starts a machine")
         });
         started.collect()
-    });
-    let started = started?;
-    wait_until_joined(&started);
-    Ok(started)
-}
-
-/// Waits until the machines that store nothing have joined the others.
-fn wait_until_joined(machines: &[Machine]) {
-    let joins =
-        |machine: &Machine| !machine.store.map().is_complete() && !machine.control.is_stopping();
-    while machines.iter().any(joins) {
-        std::thread::park_timeout(JOINED_LOOK);
-    }
+    })
 }
 
 thread_local! {
@@ -186,7 +170,7 @@ thread_local! {
 
 /// The machines that a machine has connected to.
 struct Met {
-    /// These machines, this one included.
+    /// All machines, this one included.
     peers: Vec<LinkPeer>,
     /// The segments that this machine exports for them.
     segments: BTreeMap<MachineId, Capability>,
@@ -207,8 +191,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
-    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run.
+    /// Starts machine `id` of the configuration, waits for the other machines within `patience` (a
+    /// [`Duration`] converts to it), and runs its workers.
     ///
     /// # Errors
     /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
@@ -288,12 +272,7 @@ impl Machine {
     ) -> Result<Met, MachineError> {
         let exporter = fabric.exporter();
         let mut segments = Vec::with_capacity(config.machines.len());
-        let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
-        let joins = |machine: &MachineId| config.memory_of(*machine) == 0;
-        let joiners: Vec<MachineId> = machines.iter().copied().filter(joins).collect();
-        // Machines that store memory let the others connect later.
-        let meets = |machine: &&MachineConfig| joins(&id) || !joins(&machine.id);
-        for machine in config.machines.iter().filter(meets) {
+        for machine in &config.machines {
             let theirs = usize::from(machine.workers);
             let layout = match machine.id == id {
                 true => SegmentLayout::within(ring_format(config), workers),
@@ -302,6 +281,7 @@ impl Machine {
             let (memory, capability) = export_segment(config, &exporter, layout)?;
             segments.push((machine.id, theirs, memory, capability));
         }
+        let machines: Vec<MachineId> = segments.iter().map(|segment| segment.0).collect();
         let mut offer = |peer: MachineId| {
             segments
                 .iter()
@@ -309,18 +289,7 @@ impl Machine {
                 .map(|segment| segment.3)
                 .collect()
         };
-        let roster = Roster {
-            machines: &machines,
-            joiners: &joiners,
-        };
-        let met = fabric.connect(roster, &mut offer, patience)?;
-        segments.retain(|(machine, .., capability)| {
-            let is_met = met.iter().any(|peer| peer.machine == *machine);
-            if !is_met {
-                fabric.exporter().withdraw(capability);
-            }
-            is_met
-        });
+        let met = fabric.connect(&machines, &mut offer, patience)?;
         let segment_of = |machine: MachineId, met: &[PeerOffer]| {
             let peer = met.iter().find(|peer| peer.machine == machine);
             peer.and_then(|peer| peer.offer.first().copied())
@@ -367,15 +336,11 @@ impl Machine {
         let reads = reads_in_flight(config);
         let arena = arena(config, reads);
         let mut endpoint = self.fabric.endpoint(worker, &arena, reads)?;
-        let machines = config.machines.iter();
-        let machines = machines.map(|machine| (machine.id, usize::from(machine.workers)));
-        let mut machines: Vec<(MachineId, usize)> = machines.collect();
-        machines.sort_unstable();
         let links = Links::wire(
             &mut endpoint,
             self.id,
             worker,
-            (&machines, &met.peers),
+            &met.peers,
             ring_format(config),
         )?;
         let exporter = self.exporter.clone();

@@ -3,17 +3,15 @@
 use std::collections::BTreeSet;
 
 use super::MachineError;
+use crate::config::Config;
 use crate::config::host::store_dir;
-use crate::config::{Config, MachineConfig};
 use crate::fabric::Exporter;
 use crate::ids::MachineId;
 use crate::membership::Membership;
 use crate::membership::configuration::{Configuration, Domain, Member};
-use crate::membership::directory::check_usable;
-use crate::membership::earlier::{Found, find};
 use crate::membership::files::FileStore;
 use crate::membership::manager::Manager;
-use crate::membership::store::{ConfigStore, StoreError, Swap};
+use crate::membership::store::{ConfigStore, Swap};
 use crate::membership::writer::{InProcess, StoreThread};
 use crate::messaging::LinkPeer;
 
@@ -22,8 +20,7 @@ fn manager_of(config: &Config) -> MachineId {
     Membership::fixed(config.storing_machines().map(|machine| machine.id)).manager()
 }
 
-/// Finds the store of the configuration, if this machine manages it and it outlives the process. Nothing is created yet, because
-/// the cluster may not come to run.
+/// Opens the store of the configuration, if this machine manages it and it outlives the process.
 pub(super) fn config_store(
     config: &Config,
     id: MachineId,
@@ -31,24 +28,16 @@ pub(super) fn config_store(
     if !config.is_logged() || manager_of(config) != id {
         return Ok(None);
     }
-    let (dir, cluster) = (store_dir(config), &config.cluster.name);
-    match find(&dir, cluster)? {
-        Found::Nothing => {}
-        Found::InUse => return Err(MachineError::StoreInUse(dir)),
-        Found::Earlier(before) => {
-            return Err(MachineError::StoreFromBefore {
-                change: before.change(),
-                cluster: cluster.clone(),
-                dir,
-            });
-        }
+    let dir = store_dir(config);
+    let mut store = FileStore::open(&dir, &config.cluster.name)?;
+    match store.read()? {
+        None => Ok(Some(store)),
+        Some(before) => Err(MachineError::StoreFromBefore {
+            dir,
+            cluster: before.cluster,
+            change: before.change,
+        }),
     }
-    check_usable(&dir).map_err(|(path, source)| StoreError::Io {
-        what: "create or use the directory of the configuration in",
-        path,
-        source,
-    })?;
-    Ok(Some(FileStore::at(&dir, cluster)))
 }
 
 /// Returns the manager of the configuration, if it is this machine, with the first configuration of the cluster.
@@ -62,21 +51,20 @@ pub(super) fn make_manager(
     if manager_of(config) != id {
         return Ok(None);
     }
-    let member = |machine: &MachineConfig| {
-        let peer = peers.iter().find(|peer| peer.machine == machine.id);
+    let member = |peer: &LinkPeer| {
+        let machine = config.machine(peer.machine);
         Member {
-            machine: machine.id,
-            boot: match machine.id == id {
+            machine: peer.machine,
+            boot: match peer.machine == id {
                 true => exporter.boot(),
-                // Recorded when the machine joins.
-                false => peer.map_or(0, |peer| peer.theirs.boot),
+                false => peer.theirs.boot,
             },
-            workers: machine.workers,
-            stores: config.memory_of(machine.id) > 0,
-            domain: config.domain_of(machine),
+            workers: peer.workers as u16,
+            stores: config.memory_of(peer.machine) > 0,
+            domain: machine.map_or_else(Domain::default, |machine| config.domain_of(machine)),
         }
     };
-    let members = config.machines.iter().map(member).collect();
+    let members = peers.iter().map(member).collect();
     let first = Configuration::first(&config.cluster.name, members)
         .expect("a configuration that was validated has members that can form a cluster");
     warn_of_shared_domains(config, &first);

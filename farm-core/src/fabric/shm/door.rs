@@ -1,7 +1,6 @@
 //! Answers machines that call a connected machine: connects those that may connect, and refuses the others with the reason.
 //! Without an answer, a caller would wait as long as a starting machine waits for others.
 
-use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -10,7 +9,7 @@ use std::time::Duration;
 use super::connect::{Answer, Hello, check, connected, refuse, watch};
 use super::shared::{PeerState, Shared};
 use crate::fabric::PeerOffer;
-use crate::fabric::handshake::{Accepts, Admission, After, Sockets, send_line};
+use crate::fabric::handshake::{Accepts, Admission, Sockets, send_line};
 use crate::ids::MachineId;
 
 /// Timeout of sending an answer to a caller.
@@ -39,17 +38,14 @@ impl Accepts for ShmCallers {
         self.shared.machines().len()
     }
 
-    // Only processes of this user reach the socket.
-    type Greeted = Infallible;
-    type Proof = ();
     type Welcomed = (Arc<PeerState>, PeerOffer);
 
-    fn greet(
+    fn answer(
         &self,
         hello: Hello,
         mut socket: UnixStream,
         admission: &mut dyn Admission,
-    ) -> Option<(After<Infallible, Self::Welcomed>, UnixStream)> {
+    ) -> Option<(Self::Welcomed, UnixStream)> {
         socket.set_nonblocking(false).ok()?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT)).ok()?;
         let machine = hello.machine;
@@ -66,11 +62,6 @@ impl Accepts for ShmCallers {
             let why = format!(
                 "the connection to an earlier start of machine {machine} has not ended yet"
             );
-            let _ = send_line(&mut socket, &Answer::NotYet(why));
-            return None;
-        }
-        if !admission.is_open() && self.shared.joins(machine) {
-            let why = format!("machine {} is starting", self.shared.config.machine);
             let _ = send_line(&mut socket, &Answer::NotYet(why));
             return None;
         }
@@ -95,17 +86,7 @@ impl Accepts for ShmCallers {
             runs: false,
             offer: hello.offer,
         };
-        Some((After::Welcome((peer, offer)), socket))
-    }
-
-    fn answer(
-        &self,
-        greeted: Infallible,
-        (): (),
-        _: UnixStream,
-        _: &mut dyn Admission,
-    ) -> Option<(Self::Welcomed, UnixStream)> {
-        match greeted {}
+        Some(((peer, offer), socket))
     }
 
     fn machine_of(welcomed: &Self::Welcomed) -> MachineId {
