@@ -132,7 +132,7 @@ impl<'p> Guests<'p> {
         guests.all(|guest| guest.moments.is_empty() && guest.phase != Phase::Leaves)
     }
 
-    /// Has machines leave and come back for which it is time. Returns true if a machine did.
+    /// Has machines leave and come back for which it is time. Returns true if a machine did, or has begun to work again.
     pub(super) fn advance(&mut self, cluster: &Cluster, attach: &dyn Fn(&mut Worker)) -> bool {
         if self.guests.is_empty() {
             return false;
@@ -150,6 +150,7 @@ impl<'p> Guests<'p> {
             match guest.phase {
                 Phase::Runs if !guest.is_back && cluster.inspect(first, workload::has_begun) => {
                     guest.is_back = true;
+                    changed = true;
                     mark_return(guest.starts, idle);
                 }
                 Phase::Runs if is_due => {
