@@ -109,8 +109,6 @@ pub(crate) struct Coordinator {
     mode: LockMode,
     /// The mode in which the objects of this machine are locked at present.
     locked: LockMode,
-    /// Whether lock-free reads of the objects return the old values until all backups have acknowledged.
-    reads_pass: bool,
 }
 
 /// Settings of a worker that a commit depends on.
@@ -154,7 +152,6 @@ impl Coordinator {
             lost,
             mode,
             locked,
-            reads_pass,
         } = self;
         let spare = std::mem::replace(tx, new);
         let (mut writes, mut remote) = (0, false);
@@ -187,19 +184,28 @@ impl Coordinator {
             (_, true) => Step::Reserve,
             (_, false) => Step::Lock,
         };
-        let all_written = *validated == tx.entries.len() && plan.reads.is_empty();
-        *reads_pass = !remote && *is_planned && all_written && plan.has_copies();
-        // The readable mode needs a second step, which pays off only if more than one lock is gathered, or copies are written.
-        let one_lock = writes <= 1 && !validates_before_exclusive() && !*reads_pass;
-        *mode = match remote || one_lock || settings.locks_exclusively {
-            true => LockMode::Exclusive,
-            false => LockMode::Readable,
-        };
         *cont = Some(new_cont);
         (*sequence, *next, *waiting) = (0, 0, 0);
         (*ticket, *why, *lost) = (None, None, None);
-        (*blocked, *acknowledged, *locked) = (false, false, LockMode::Unlocked);
+        (*blocked, *acknowledged) = (false, false);
+        (*mode, *locked) = (LockMode::Exclusive, LockMode::Unlocked);
+        // The readable mode needs a second step, which pays off only if more than one lock is gathered, or copies are written.
+        let one_lock = writes <= 1 && !validates_before_exclusive() && !self.reads_pass();
+        if !(remote || one_lock || settings.locks_exclusively) {
+            self.mode = LockMode::Readable;
+        }
         spare
+    }
+
+    /// Returns whether no object is left to validate.
+    fn is_validated(&self) -> bool {
+        self.validated == self.tx.len() && self.plan.reads.is_empty()
+    }
+
+    /// Returns whether lock-free reads of the objects return the old values until all backups have acknowledged. Meaningful
+    /// before the step Validate.
+    fn reads_pass(&self) -> bool {
+        !self.distributed && self.is_validated() && self.plan.has_copies()
     }
 
     /// Handles the reservation of room in all logs; `sequence` is the number of the transaction.

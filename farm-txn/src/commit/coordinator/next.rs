@@ -72,8 +72,7 @@ impl Coordinator {
         if self.stops() && self.waiting == 0 {
             self.go_to(Step::Abort);
         } else if !self.stops() && self.waiting <= missing() {
-            let nothing_read = self.validated == self.tx.len() && self.plan.reads.is_empty();
-            self.go_to(match nothing_read || self.validates_early() {
+            self.go_to(match self.is_validated() || self.validates_early() {
                 true => Step::Backup,
                 false => Step::Validate,
             });
@@ -83,7 +82,7 @@ impl Coordinator {
 
     /// Returns whether locks that let lock-free reads pass become exclusive only when the objects are installed.
     fn stays_readable(&self) -> bool {
-        self.reads_pass || validates_before_exclusive() || installs_readable()
+        self.reads_pass() || validates_before_exclusive() || installs_readable()
     }
 
     fn next_backup(&mut self) -> Option<Action> {
