@@ -3,7 +3,8 @@
 use farm_core::worker::{LeaveHook, Worker};
 
 use crate::state::Kv;
-use crate::{count, create, owner, ship, tx};
+use crate::tx::counts;
+use crate::{count, create, owner, ship};
 
 /// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
 pub fn attach(worker: &mut Worker) {
@@ -13,11 +14,11 @@ pub fn attach(worker: &mut Worker) {
     worker.register(create::CREATE, create::handle_create);
     worker.register(create::MAKE, create::handle_make);
     worker.register(ship::CHANGE, owner::handle);
-    worker.register(tx::COUNTS, tx::handle_counts);
+    worker.register(counts::COUNTS, counts::handle_counts);
     worker.register(count::PAIRS, count::answer);
     worker.on_leave(LeaveHook {
         begin: |_| {},
         give_up: |_| {},
-        unfinished: tx::unsent_counts,
+        unfinished: counts::unsent_counts,
     });
 }

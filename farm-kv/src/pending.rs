@@ -227,6 +227,15 @@ pub(crate) struct Postponed {
     pub(crate) handler: Handler,
 }
 
+/// Messages about changes of counts of a table that could not be opened, for example because its description was locked for too
+/// long.
+#[derive(Default)]
+pub(crate) struct Unopened {
+    pub(crate) messages: Vec<(Request, Vec<u8>)>,
+    /// Number of tries to open the table again.
+    pub(crate) tries: u32,
+}
+
 /// A table whose shards are being made.
 pub(crate) struct Making {
     pub(crate) spec: TableSpec,

@@ -10,7 +10,7 @@ use crate::change::HEADER_BYTES;
 use crate::layout::Layout;
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
 use crate::pending::{
-    Buffers, Counting, Lookup, Making, Opening, PendingChange, PendingTxOp, WaitingLookup,
+    Buffers, Counting, Lookup, Making, Opening, PendingChange, PendingTxOp, Unopened, WaitingLookup,
 };
 use crate::shard::Delta;
 use crate::table::{OpenCont, Table, TableId};
@@ -107,6 +107,8 @@ pub(crate) struct Kv {
     pub(crate) in_tx: Slab<PendingTxOp>,
     /// Changes of counts by transactions of this worker that were not sent to the shards' owners yet.
     pub(crate) unsent_counts: Vec<(TableId, u32, Delta)>,
+    /// Changes of counts of tables that could not be opened, by number.
+    pub(crate) unopened: BTreeMap<u16, Unopened>,
     /// Tables that are being opened, by number.
     pub(crate) openings: BTreeMap<u16, Opening>,
     /// Workers that wait for tables that this worker creates, by number.
@@ -140,6 +142,7 @@ impl Kv {
             change_counters: ChangeCounters::default(),
             in_tx: Slab::new(),
             unsent_counts: Vec::new(),
+            unopened: BTreeMap::new(),
             openings: BTreeMap::new(),
             creations: BTreeMap::new(),
             making: Slab::new(),

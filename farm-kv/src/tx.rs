@@ -8,32 +8,22 @@
 //! read is validated, so another transaction's change of it would be a conflict.
 //!
 //! Lock-free lookups detect such transactions in the same way as the transactions of the owner: by joint versions and
-//! incarnations (`FaRM'14 §3.6`). Only the owner counts the pairs of its shard. Changes of the counts by other workers
-//! are sent to it with a short delay.
+//! incarnations (`FaRM'14 §3.6`). Only the owner counts the pairs of its shard: [`counts`].
 
-use std::time::Duration;
+pub(crate) mod counts;
 
-use farm_core::messaging::{CallError, MessageId, Request};
+use farm_core::marks;
 use farm_core::worker::{Cont, Worker};
-use farm_core::{marks, mutants};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
 
+use self::counts::{committed, pack};
 use crate::KvError;
 use crate::change::Change;
-use crate::open::when_open;
-use crate::owners::look_up_again;
 pub use crate::pending::{ChangedCont, FoundCont, ValueRef};
 use crate::pending::{PendingTxOp, TxOpKind};
 use crate::shard::{Changed, Delta, EditError, Editor, Incomplete, Missing, ShardPlace, complete};
 use crate::state::kv;
 use crate::table::TableId;
-
-/// Message id of the effect of committed transactions on a shard's counts, sent to the shard's owner.
-pub(crate) const COUNTS: MessageId = MessageId(MessageId::KV + 2);
-/// Bytes of the message: table, shard, pairs and blocks.
-const COUNTS_BYTES: usize = 22;
-/// Time for which changes of counts are gathered before they are sent.
-const SEND_AFTER: Duration = Duration::from_micros(100);
 
 #[derive(Clone, Copy)]
 enum Outcome {
@@ -291,121 +281,6 @@ fn edit(
     editor.remove(home, pair)
 }
 
-/// Encodes a change of counts as the context of a continuation.
-fn pack(table: TableId, shard: u32, delta: Delta) -> u64 {
-    let [pairs, blocks] = [delta.pairs, delta.blocks].map(|count| count as i8 as u8);
-    u64::from(table.0) << 48 | u64::from(shard) << 16 | u64::from(pairs) << 8 | u64::from(blocks)
-}
-
-fn unpack(word: u64) -> (TableId, u32, Delta) {
-    let [pairs, blocks] = [word >> 8, word].map(|count| i64::from(count as u8 as i8));
-    let delta = Delta { pairs, blocks };
-    (TableId((word >> 48) as u16), (word >> 16) as u32, delta)
-}
-
-/// Records the change of a shard's counts by a transaction that has committed.
-fn committed(worker: &mut Worker, word: u64, (): ()) {
-    let (table, shard, delta) = unpack(word);
-    add_counts(worker, table, shard, delta);
-}
-
-/// Adds a change of counts to a shard of this worker, or sends it to the owner.
-fn add_counts(worker: &mut Worker, table: TableId, shard: u32, delta: Delta) {
-    let me = worker.me();
-    let state = kv(worker);
-    let open = state.tables.get_mut(&table.0).expect(
-        "the table of a transaction was open when it was used, and tables are never closed",
-    );
-    let known = &mut open.shards[shard as usize];
-    if known.owner == me {
-        return known.add(delta);
-    }
-    if mutants::is_on("counts not told to the owner") {
-        return;
-    }
-    let first = state.unsent_counts.is_empty();
-    let mut unsent_counts = state.unsent_counts.iter_mut();
-    match unsent_counts.find(|unsent_counts| (unsent_counts.0, unsent_counts.1) == (table, shard)) {
-        Some((.., sum)) => {
-            sum.pairs += delta.pairs;
-            sum.blocks += delta.blocks;
-        }
-        None => state.unsent_counts.push((table, shard, delta)),
-    }
-    if first {
-        worker.set_timer(SEND_AFTER, Cont::new(send_counts, 0));
-    }
-}
-
-/// Sends changes of counts to the owners, the last one first, while there is room.
-fn send_counts(worker: &mut Worker, _: u64, (): ()) {
-    while let Some(&(table, shard, delta)) = kv(worker).unsent_counts.last() {
-        let owner = look_up_again(worker, table.0, shard);
-        let mut body = [0; COUNTS_BYTES];
-        body[..2].copy_from_slice(&table.0.to_le_bytes());
-        body[2..6].copy_from_slice(&shard.to_le_bytes());
-        body[6..14].copy_from_slice(&delta.pairs.to_le_bytes());
-        body[14..].copy_from_slice(&delta.blocks.to_le_bytes());
-        match worker.send(owner, COUNTS, &[&body]) {
-            Err(CallError::Busy) => {
-                marks::mark("kv: counts wait for room");
-                return worker.when_room(Cont::new(send_counts, 0));
-            }
-            // If the owner's machine is lost, so are its counts.
-            _ => _ = kv(worker).unsent_counts.pop(),
-        }
-    }
-}
-
-/// Describes the changes of counts that were not sent to the owners; `None` if all were sent. A machine must not leave before: the
-/// owners would count wrong for ever.
-pub(crate) fn unsent_counts(worker: &mut Worker) -> Option<String> {
-    if mutants::is_on("a machine leaves before it has sent its counts") {
-        return None;
-    }
-    let unsent = kv(worker).unsent_counts.len();
-    (unsent > 0).then(|| format!("{unsent} changes of counts"))
-}
-
-/// Adds the changes of counts that another worker has made to a shard of this worker. If this worker does not own the shard, it
-/// passes them on to the owner.
-pub(crate) fn handle_counts(worker: &mut Worker, request: Request, body: &[u8]) {
-    let table = decode(body).map(|counts| counts.0);
-    when_open(worker, table, (request, body), handle_counts_now);
-}
-
-fn handle_counts_now(worker: &mut Worker, request: Request, body: &[u8]) {
-    let counts = decode(body).map(|(table, shard, delta)| {
-        let open = kv(worker).tables.get(&table);
-        (table, shard, delta, open.map(|open| open.spec.shards))
-    });
-    match counts {
-        // The table cannot be opened now, and the reason was logged.
-        Some((.., None)) => {}
-        Some((table, shard, delta, Some(shards))) if shard < shards => {
-            look_up_again(worker, table, shard);
-            add_counts(worker, TableId(table), shard, delta);
-        }
-        _ => {
-            let from = request.from;
-            let why = format!("{from} sent a COUNTS message for a shard that does not exist");
-            worker.distrust(request.from.machine, why);
-        }
-    }
-}
-
-fn decode(body: &[u8]) -> Option<(u16, u32, Delta)> {
-    let body: &[u8; COUNTS_BYTES] = body.try_into().ok()?;
-    let table = u16::from_le_bytes([body[0], body[1]]);
-    let shard = u32::from_le_bytes(body[2..6].try_into().ok()?);
-    let count = |at: usize| Some(i64::from_le_bytes(body[at..at + 8].try_into().ok()?));
-    let delta = Delta {
-        pairs: count(6)?,
-        blocks: count(14)?,
-    };
-    Some((table, shard, delta))
-}
-
 /// Returns a description of operations that this worker has not ended. Call it when no operation is in flight: such
 /// operations are then a leak. Returns `None` if there are none.
 pub fn left_over(worker: &mut Worker) -> Option<String> {
@@ -422,6 +297,10 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         (
             "changes of counts that were not sent to the owners of the shards",
             state.unsent_counts.len(),
+        ),
+        (
+            "tables that could not be opened, with changes of counts",
+            state.unopened.len(),
         ),
     ];
     let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;
