@@ -90,8 +90,9 @@ pub enum MachineError {
     /// The store has a configuration from before.
     #[error(
         "{} has the configuration of a cluster {cluster:?} that ran before (change {change}): its data was in the memory of its \
-         processes, which have ended, and cannot be recovered yet. If that data is not needed, remove this directory; \
-         otherwise set durability.dir to another one", dir.display()
+         processes, which have ended, and cannot be recovered yet. If that data is not needed, remove the configuration with \
+         `farm clean --store` and the options --config and --set of this machine; otherwise set durability.dir to another directory",
+        dir.display()
     )]
     StoreFromBefore {
         /// Directory of the store.
@@ -101,9 +102,10 @@ pub enum MachineError {
         /// Number of the last change of its configuration.
         change: u64,
     },
-    /// Another process has stored a configuration of this cluster at the same time.
+    /// Another process uses the store.
     #[error(
-        "another process has stored a configuration of this cluster in {} at the same time; start each machine once",
+        "another process uses the configuration of this cluster in {}: start each machine once, and give each cluster a \
+         directory of its own (durability.dir)",
         .0.display()
     )]
     StoreInUse(PathBuf),

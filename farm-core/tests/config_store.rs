@@ -12,7 +12,7 @@ use farm_core::ids::{MachineId, RegionId};
 use farm_core::membership::configuration::{
     Configuration, Domain, Member, RegionReplicas, Replica, ReplicaState, Version,
 };
-use farm_core::membership::directory::{Directory, OsDirectory};
+use farm_core::membership::directory::{Directory, OsDirectory, check_usable};
 use farm_core::membership::files::{FileStore, KEPT};
 use farm_core::membership::store::{ConfigStore, StoreError, Swap};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
@@ -69,7 +69,7 @@ fn with_region(before: &Configuration, number: u32) -> Configuration {
 }
 
 fn store(dir: &Path) -> FileStore {
-    FileStore::open(dir, "test").unwrap()
+    FileStore::at(dir, "test")
 }
 
 /// A directory with the first configuration.
@@ -99,7 +99,7 @@ fn change(dir: &Path, first: u32, times: u32) {
 }
 
 fn files(dir: &Path) -> Vec<String> {
-    OsDirectory::open(dir).unwrap().list().unwrap()
+    OsDirectory::new(dir).list().unwrap()
 }
 
 /// A directory that does something before one of its operations.
@@ -120,6 +120,12 @@ impl<F: FnMut(u32) -> io::Result<()> + Send> Before<F> {
 impl<F: FnMut(u32) -> io::Result<()> + Send> Directory for Before<F> {
     fn path(&self, name: &str) -> PathBuf {
         self.dir.path(name)
+    }
+    fn make(&mut self) -> io::Result<()> {
+        self.next()?.make()
+    }
+    fn unmake(&mut self) {
+        self.dir.unmake();
     }
     fn list(&mut self) -> io::Result<Vec<String>> {
         self.next()?.list()
@@ -145,7 +151,7 @@ impl<F: FnMut(u32) -> io::Result<()> + Send> Directory for Before<F> {
 }
 
 fn store_with<F: FnMut(u32) -> io::Result<()> + Send>(dir: &Path, act: F) -> FileStore<Before<F>> {
-    let dir = OsDirectory::open(dir).unwrap();
+    let dir = OsDirectory::new(dir);
     let operations = 0;
     FileStore::new(
         Before {
@@ -452,20 +458,92 @@ fn a_full_directory_or_a_disk_that_fails_changes_nothing_and_is_reported() {
 fn a_directory_that_goes_away_is_reported() {
     let dir = started();
     let mut open = store(dir.path());
+    let first = open.read().unwrap().unwrap();
+    let next = with_region(&first, 1);
     std::fs::remove_dir_all(dir.path()).unwrap();
-    let error = open.read().unwrap_err().to_string();
-    assert!(
-        error.contains("the directory is gone: restore it"),
-        "{error}"
-    );
-    let error = open.compare_and_swap(&first()).unwrap_err().to_string();
-    assert!(
-        error.contains("the directory is gone: restore it"),
-        "{error}"
-    );
-    // A file in its place.
-    std::fs::write(dir.path(), "").unwrap();
-    let error = FileStore::open(dir.path(), "test").unwrap_err().to_string();
-    assert!(error.starts_with("cannot create the directory"), "{error}");
-    std::fs::remove_file(dir.path()).unwrap();
+    let gone = |error: StoreError| {
+        let error = error.to_string();
+        assert!(error.contains("is gone: restore it"), "{error}");
+    };
+    gone(open.read().unwrap_err());
+    gone(open.compare_and_swap(&next).unwrap_err());
+    // Another directory in its place does not have the configuration.
+    std::fs::create_dir(dir.path()).unwrap();
+    gone(open.compare_and_swap(&next).unwrap_err());
+    assert_eq!(files(dir.path()), Vec::<String>::new());
+}
+
+/// Regression test: the directory was created before the cluster existed, readable for other users, and stayed if the start failed.
+#[test]
+fn the_first_configuration_creates_the_directory_for_this_user_alone() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("a/b");
+    assert_eq!(store(&dir).read().unwrap(), None);
+    assert!(!place.path().join("a").exists());
+    // Operation 0 lists the directory, 1 creates it, and 2 writes the file.
+    for operation in [1, 2, 3] {
+        let mut failing = store_with(&dir, |at| match at == operation {
+            true => Err(io::ErrorKind::StorageFull.into()),
+            false => Ok(()),
+        });
+        let failed = failing.compare_and_swap(&first()).unwrap_err();
+        assert!(failed.to_string().contains("free some space"), "{failed}");
+        assert!(!place.path().join("a").exists(), "operation {operation}");
+    }
+    assert_eq!(store(&dir).compare_and_swap(&first()).unwrap(), Swap::Won);
+    for made in ["a", "a/b"] {
+        let mode = place
+            .path()
+            .join(made)
+            .metadata()
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o777, 0o700, "{made}");
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_created_is_reported_with_advice() {
+    let place = tempfile::tempdir().unwrap();
+    let file = place.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    let link = place.path().join("link");
+    std::os::unix::fs::symlink(place.path().join("nowhere"), &link).unwrap();
+    for (dir, texts) in [
+        (
+            file.clone(),
+            ["list the directory", "a file has this name: remove it"],
+        ),
+        (
+            file.join("store"),
+            ["list the directory", "a file has this name: remove it"],
+        ),
+        (
+            link,
+            ["create the directory", "a file has this name: remove it"],
+        ),
+        (
+            PathBuf::from("/proc/nowhere"),
+            ["create the directory", "set durability.dir"],
+        ),
+    ] {
+        let error = store(&dir)
+            .compare_and_swap(&first())
+            .unwrap_err()
+            .to_string();
+        for text in texts {
+            assert!(error.contains(text), "{error}");
+        }
+        assert!(!error.contains("is gone"), "{error}");
+        if dir.starts_with("/proc") {
+            // Its mode allows it to some users, and the file system does not.
+            continue;
+        }
+        let (at, source) = check_usable(&dir).unwrap_err();
+        assert!(dir.starts_with(&at), "{at:?}: {source}");
+    }
+    assert!(check_usable(place.path()).is_ok());
+    assert!(check_usable(&place.path().join("a/b")).is_ok());
 }

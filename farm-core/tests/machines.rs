@@ -549,7 +549,7 @@ fn a_cluster_that_finds_its_own_store_does_not_start() {
     let words = [
         "ran before",
         "change 1",
-        "remove this directory",
+        "farm clean --store",
         "durability.dir",
     ];
     for word in words {

@@ -9,9 +9,11 @@ use crate::fabric::Exporter;
 use crate::ids::MachineId;
 use crate::membership::Membership;
 use crate::membership::configuration::{Configuration, Domain, Member};
+use crate::membership::directory::check_usable;
+use crate::membership::earlier::{Found, find};
 use crate::membership::files::FileStore;
 use crate::membership::manager::Manager;
-use crate::membership::store::{ConfigStore, Swap};
+use crate::membership::store::{ConfigStore, StoreError, Swap};
 use crate::membership::writer::{InProcess, StoreThread};
 use crate::messaging::LinkPeer;
 
@@ -20,7 +22,8 @@ fn manager_of(config: &Config) -> MachineId {
     Membership::fixed(config.storing_machines().map(|machine| machine.id)).manager()
 }
 
-/// Opens the store of the configuration, if this machine manages it and it outlives the process.
+/// Finds the store of the configuration, if this machine manages it and it outlives the process. Nothing is created yet, because
+/// the cluster may not come to run.
 pub(super) fn config_store(
     config: &Config,
     id: MachineId,
@@ -28,16 +31,24 @@ pub(super) fn config_store(
     if !config.is_logged() || manager_of(config) != id {
         return Ok(None);
     }
-    let dir = store_dir(config);
-    let mut store = FileStore::open(&dir, &config.cluster.name)?;
-    match store.read()? {
-        None => Ok(Some(store)),
-        Some(before) => Err(MachineError::StoreFromBefore {
-            dir,
-            cluster: before.cluster,
-            change: before.change,
-        }),
+    let (dir, cluster) = (store_dir(config), &config.cluster.name);
+    match find(&dir, cluster)? {
+        Found::Nothing => {}
+        Found::InUse => return Err(MachineError::StoreInUse(dir)),
+        Found::Earlier(before) => {
+            return Err(MachineError::StoreFromBefore {
+                change: before.change(),
+                cluster: cluster.clone(),
+                dir,
+            });
+        }
     }
+    check_usable(&dir).map_err(|(path, source)| StoreError::Io {
+        what: "create or use the directory of the configuration in",
+        path,
+        source,
+    })?;
+    Ok(Some(FileStore::at(&dir, cluster)))
 }
 
 /// Returns the manager of the configuration, if it is this machine, with the first configuration of the cluster.

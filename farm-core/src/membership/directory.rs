@@ -1,11 +1,18 @@
 //! A directory of small files, each of which is created whole and never changes.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fs4::fs_std::FileExt;
+use rustix::fs::{Access, access};
+
+/// Tries to mark a directory as used, which fail only while a tool inspects or removes the directory.
+const MARK_TRIES: u32 = 100;
+/// Time between two of these tries.
+const MARK_RETRY: Duration = Duration::from_millis(10);
 
 /// The operations of a store on its directory. Each of them can be the last one of its process, and other processes' can come
 /// between any two.
@@ -13,10 +20,19 @@ pub trait Directory: Send {
     /// Returns the path of a file, for messages.
     fn path(&self, name: &str) -> PathBuf;
 
+    /// Creates the directory for this user alone, unless it exists, and marks it as used until this value is dropped.
+    ///
+    /// # Errors
+    /// The system's; [`io::ErrorKind::WouldBlock`] if a tool is removing it.
+    fn make(&mut self) -> io::Result<()>;
+
+    /// Removes the directories that [`Directory::make`] created, unless something else is in them, and the mark.
+    fn unmake(&mut self);
+
     /// Returns the names of all files. A file that exists during the whole call is among them.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's; [`io::ErrorKind::NotFound`] if there is no directory.
     fn list(&mut self) -> io::Result<Vec<String>>;
 
     /// Returns the content of a file.
@@ -59,25 +75,135 @@ pub trait Directory: Send {
 }
 
 /// A directory of the file system. The files that were created and not removed are locked (`flock`), so that other processes
-/// know that they are in use.
+/// know that they are in use. A process that uses the directory holds a shared lock of the directory itself, so that tools do not
+/// remove it; no process waits for that lock.
 #[derive(Debug)]
 pub struct OsDirectory {
     path: PathBuf,
     created: Vec<(String, File)>,
+    /// The directories that this value created, the outermost first.
+    made: Vec<PathBuf>,
+    /// The directory, with a shared lock.
+    mark: Option<File>,
 }
 
 impl OsDirectory {
-    /// Opens a directory, and creates it if there is none.
-    ///
-    /// # Errors
-    /// The system's.
-    pub fn open(path: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(path)?;
-        Ok(Self {
+    /// Names a directory. The directory is neither read nor created.
+    pub fn new(path: &Path) -> Self {
+        Self {
             path: path.to_owned(),
             created: Vec::new(),
-        })
+            made: Vec::new(),
+            mark: None,
+        }
     }
+
+    /// Creates the directory and the directories above that are missing. Their names are durable afterwards.
+    fn create_missing(&mut self) -> io::Result<()> {
+        let missing = self.path.ancestors().take_while(|dir| !dir.is_dir());
+        let missing: Vec<PathBuf> = missing.map(Path::to_owned).collect();
+        for dir in missing.into_iter().rev() {
+            match DirBuilder::new().mode(0o700).create(&dir) {
+                Ok(()) => self.made.push(dir.clone()),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => {}
+                Err(error) => return Err(error),
+            }
+            if let Some(above) = dir.parent() {
+                File::open(above)?.sync_all()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks the directory as used. Returns false if a tool holds its lock, or has removed it.
+    fn try_mark(&mut self) -> io::Result<bool> {
+        let dir = match open(&self.path) {
+            Ok(dir) => dir,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let marked = FileExt::try_lock_shared(&dir)? && is_at(&dir, &self.path);
+        self.mark = marked.then_some(dir);
+        Ok(marked)
+    }
+}
+
+/// Takes the lock that no process has that uses the directory. Returns `None` if a process uses the directory, or removed it.
+///
+/// # Errors
+/// The system's; [`io::ErrorKind::NotFound`] if there is no directory.
+pub fn lock_unused(path: &Path) -> io::Result<Option<File>> {
+    let dir = open(path)?;
+    let locked = dir.try_lock_exclusive()? && is_at(&dir, path);
+    Ok(locked.then_some(dir))
+}
+
+/// Opens a directory. Anything else is refused, and a pipe does not block.
+fn open(path: &Path) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .custom_flags(libc::O_DIRECTORY)
+        .open(path)
+}
+
+/// Returns whether an open directory is still the one at a path.
+fn is_at(dir: &File, path: &Path) -> bool {
+    let identity = |found: std::fs::Metadata| (found.dev(), found.ino());
+    let open = dir.metadata().ok().map(identity);
+    open.is_some() && open == std::fs::metadata(path).ok().map(identity)
+}
+
+/// Returns a directory, or the next one above that exists.
+fn existing(path: &Path) -> &Path {
+    let mut above = path.ancestors();
+    let found = above.find(|dir| dir.symlink_metadata().is_ok());
+    found.unwrap_or(Path::new("/"))
+}
+
+/// The free space of a disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes for this user.
+    pub bytes: u64,
+    /// Number of further files; `None` if it is not limited.
+    pub files: Option<u64>,
+}
+
+/// Returns the free space of the disk of a directory, which need not exist.
+///
+/// # Errors
+/// The system's.
+pub fn space(path: &Path) -> io::Result<Space> {
+    let found = rustix::fs::statvfs(existing(path))?;
+    Ok(Space {
+        bytes: match found.f_blocks {
+            // A tmpfs without a limit.
+            0 => u64::MAX,
+            _ => found.f_bavail.saturating_mul(found.f_frsize),
+        },
+        files: (found.f_files > 0).then_some(found.f_favail),
+    })
+}
+
+/// Checks, without a change, that this user may read and write in a directory, or create it.
+///
+/// # Errors
+/// The system's, with the first directory above, or the directory itself, that does not allow it.
+pub fn check_usable(path: &Path) -> Result<(), (PathBuf, io::Error)> {
+    let found = existing(path);
+    let allowed = match std::fs::metadata(found) {
+        Ok(is) if is.is_dir() => {
+            let needed = match found == path {
+                true => Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK,
+                false => Access::WRITE_OK | Access::EXEC_OK,
+            };
+            access(found, needed).map_err(io::Error::from)
+        }
+        Ok(_) => Err(io::ErrorKind::NotADirectory.into()),
+        Err(error) => Err(error),
+    };
+    allowed.map_err(|error| (found.to_owned(), error))
 }
 
 /// Locks a file that was just created. Another process may have taken it for an abandoned one before it was locked.
@@ -99,6 +225,25 @@ fn unless_gone(result: io::Result<()>) -> io::Result<()> {
 impl Directory for OsDirectory {
     fn path(&self, name: &str) -> PathBuf {
         self.path.join(name)
+    }
+
+    fn make(&mut self) -> io::Result<()> {
+        for _ in 0..MARK_TRIES {
+            self.create_missing()?;
+            if self.try_mark()? {
+                return Ok(());
+            }
+            std::thread::sleep(MARK_RETRY);
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn unmake(&mut self) {
+        self.mark = None;
+        for dir in self.made.drain(..).rev() {
+            // Another process may use it.
+            let _ = std::fs::remove_dir(dir);
+        }
     }
 
     fn list(&mut self) -> io::Result<Vec<String>> {

@@ -75,6 +75,16 @@ pub enum EncodeError {
     },
 }
 
+/// Returns the greatest number of bytes of a configuration with this number of members, regions, and replicas of each region.
+pub fn most_bytes(members: usize, regions: usize, replicas: usize) -> usize {
+    let name = 1 + usize::from(u8::MAX);
+    let fixed = HEADER_BYTES + 5 * 8 + 2 + name + 3 * 4;
+    let member = 2 + 2 + 1 + 8 + 2 * name;
+    let expiring = 2;
+    let region = 4 + 8 + 1 + replicas * (2 + 1 + 8);
+    fixed + members * (member + expiring) + regions * region
+}
+
 impl Configuration {
     /// Returns the bytes of the configuration.
     ///
@@ -326,6 +336,19 @@ mod tests {
             FULL,
             "the format has changed: raise FORMAT"
         );
+    }
+
+    #[test]
+    fn the_greatest_number_of_bytes_is_that_of_the_longest_names() {
+        let mut largest = configuration(&"x".repeat(255), &[1, 2, 3]);
+        for member in &mut largest.members {
+            (member.domain.host, member.domain.rack) = ("h".repeat(255), "r".repeat(255));
+        }
+        largest.regions = vec![region_of(5), region_of(6)];
+        let replicas = largest.regions[0].replicas.len();
+        let most = most_bytes(3, 2, replicas);
+        let bytes = largest.encode().unwrap().len();
+        assert_eq!(bytes, most - 3 * 2, "no machine expires");
     }
 
     /// Hash of the bytes of [`full`] in format 1.

@@ -28,7 +28,7 @@ const READ_TRIES: u32 = 1000;
 /// Tries to find a name for a new file.
 const NAME_TRIES: u32 = 10;
 /// Prefix of the names of files that are being written.
-const NEW: &str = "new-config-";
+pub(super) const NEW: &str = "new-config-";
 /// Prefix of the names of configurations.
 const CONFIG: &str = "config-";
 /// Digits of the number in a name, so that names sort as numbers do.
@@ -41,29 +41,26 @@ pub struct FileStore<D = OsDirectory> {
     cluster: String,
     /// [`KEPT`], except in tests.
     kept: u64,
+    /// Whether the directory has been found or created. Until then a missing directory is a store without a configuration.
+    exists: bool,
 }
 
 impl FileStore {
-    /// Opens the store of a cluster in a directory, which is created if there is none.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`].
-    pub fn open(path: &Path, cluster: &str) -> Result<Self, StoreError> {
-        let dir = OsDirectory::open(path).map_err(|source| StoreError::Io {
-            what: "create the directory",
-            path: path.to_owned(),
-            source,
-        })?;
-        Ok(Self::new(dir, cluster))
+    /// Names the store of a cluster in a directory. The first configuration creates the directory.
+    pub fn at(path: &Path, cluster: &str) -> Self {
+        Self::new(OsDirectory::new(path), cluster)
     }
 }
 
 impl<D: Directory> FileStore<D> {
     /// Creates the store of a cluster over a directory.
     pub fn new(dir: D, cluster: &str) -> Self {
-        let cluster = cluster.to_owned();
-        let kept = KEPT;
-        Self { dir, cluster, kept }
+        Self {
+            dir,
+            cluster: cluster.to_owned(),
+            kept: KEPT,
+            exists: false,
+        }
     }
 
     fn newest(&mut self) -> Result<Option<u64>, StoreError> {
@@ -71,13 +68,30 @@ impl<D: Directory> FileStore<D> {
     }
 
     fn list(&mut self) -> Result<Vec<String>, StoreError> {
-        let listed = self.dir.list();
-        listed.map_err(|source| self.error("list the directory", "", source))
+        match self.dir.list() {
+            Ok(names) => {
+                self.exists = true;
+                Ok(names)
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !self.exists => Ok(Vec::new()),
+            Err(source) => Err(self.error("list the directory", "", source)),
+        }
     }
 
     fn error(&self, what: &'static str, name: &str, source: io::Error) -> StoreError {
+        if source.kind() == io::ErrorKind::NotFound && self.exists {
+            return StoreError::Gone(self.path(""));
+        }
         let path = self.path(name);
         StoreError::Io { what, path, source }
+    }
+
+    /// Creates the directory, unless it exists.
+    fn make(&mut self) -> Result<(), StoreError> {
+        let made = self.dir.make();
+        made.map_err(|source| self.error("create the directory", "", source))?;
+        self.exists = true;
+        Ok(())
     }
 
     /// Returns the path of a file, or of the directory if the name is empty.
@@ -146,6 +160,27 @@ impl<D: Directory> FileStore<D> {
         }
     }
 
+    /// Writes the configuration of a change.
+    fn put(&mut self, change: u64, bytes: &[u8]) -> Result<Swap, StoreError> {
+        let new = self.write_new(bytes)?;
+        let linked = self.dir.link(&new, &name(change));
+        let outcome = match linked {
+            Ok(()) => self
+                .outcome(change)
+                .map_err(|error| StoreError::Unknown(Box::new(error))),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Swap::Lost),
+            Err(error) => Err(self.error("name", &name(change), error)),
+        };
+        // The file keeps its other name.
+        if let Err(error) = self.dir.remove(&new) {
+            tracing::warn!(%error, name = new, "cannot remove the first name of a configuration");
+        }
+        if let Ok(Swap::Won) = outcome {
+            self.prune(change);
+        }
+        outcome
+    }
+
     /// Removes the files that are not needed after the change of this number. What fails is done by a later change.
     fn prune(&mut self, number: u64) {
         let Ok(names) = self.list() else { return };
@@ -188,26 +223,21 @@ impl<D: Directory> ConfigStore for FileStore<D> {
         let encoded = next.encode();
         let bytes = encoded.map_err(|source| StoreError::Encode { version, source })?;
         let before = (next.change > 1).then(|| next.change - 1);
-        if self.newest()? != before {
+        let newest = self.newest()?;
+        if let Some(before) = before.filter(|before| newest < Some(*before)) {
+            return Err(StoreError::Gone(self.path(&name(before))));
+        }
+        if newest != before {
             return Ok(Swap::Lost);
         }
-        let new = self.write_new(&bytes)?;
-        let linked = self.dir.link(&new, &name(next.change));
-        let outcome = match linked {
-            Ok(()) => self
-                .outcome(next.change)
-                .map_err(|error| StoreError::Unknown(Box::new(error))),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Swap::Lost),
-            Err(error) => Err(self.error("name", &name(next.change), error)),
-        };
-        // The file keeps its other name.
-        if let Err(error) = self.dir.remove(&new) {
-            tracing::warn!(%error, name = new, "cannot remove the first name of a configuration");
+        if before.is_some() {
+            return self.put(next.change, &bytes);
         }
-        if let Ok(Swap::Won) = outcome {
-            self.prune(next.change);
+        let put = self.make().and_then(|()| self.put(next.change, &bytes));
+        if !matches!(put, Ok(Swap::Won) | Err(StoreError::Unknown(_))) {
+            self.dir.unmake();
         }
-        outcome
+        put
     }
 }
 
@@ -226,7 +256,7 @@ fn numbers(names: &[String]) -> impl Iterator<Item = u64> + '_ {
 }
 
 /// Returns the number in the name of a configuration.
-fn number(name: &str) -> Option<u64> {
+pub(super) fn number(name: &str) -> Option<u64> {
     let digits = name.strip_prefix(CONFIG)?;
     let decimal = digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_digit());
     digits.parse().ok().filter(|_| decimal)

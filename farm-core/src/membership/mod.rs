@@ -5,10 +5,12 @@
 //!
 //! What the machines agree on is the [`configuration`], which records the replicas of each region. One machine, the
 //! [`manager`], changes it. Its [`writer`] keeps it in the process, or in a [`store`] that decides between changes of several
-//! processes, as [`files`] in a [`directory`]; its [`encoding`] is that of these files. Machines only keep it in the process yet.
+//! processes, as [`files`] in a [`directory`]; its [`encoding`] is that of these files. Tools find and remove what an [`earlier`]
+//! cluster left there.
 
 pub mod configuration;
 pub mod directory;
+pub mod earlier;
 pub mod encoding;
 pub mod files;
 pub mod manager;

@@ -49,6 +49,9 @@ pub enum StoreError {
         /// The system's error.
         source: std::io::Error,
     },
+    /// The directory, or the newest configuration in it, was there before.
+    #[error("{} is gone: restore it, because it has the configuration of this cluster (durability.dir)", .0.display())]
+    Gone(PathBuf),
     /// The file of the newest configuration is damaged. Older ones must not be used in its place.
     #[error(
         "the newest configuration of the cluster, {}, cannot be used: {source}. Restore this file; the older ones in its \
@@ -114,11 +117,15 @@ fn advice(error: &std::io::Error) -> &'static str {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
             "; free some space there, or set durability.dir to another disk"
         }
-        ErrorKind::NotFound => {
-            "; the directory is gone: restore it, because the cluster's configuration is in it (durability.dir)"
+        ErrorKind::NotFound => "; set durability.dir to a directory that can be created",
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            "; a file has this name: remove it, or set durability.dir to a directory"
         }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            "; let this user write there, or set durability.dir"
+            "; let this user read and write there, or set durability.dir"
+        }
+        ErrorKind::WouldBlock => {
+            "; another process inspects or removes it, as `farm clean --store` does: try again"
         }
         _ => "",
     }

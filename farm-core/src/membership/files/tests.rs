@@ -22,6 +22,12 @@ impl Directory for Shared {
         name.into()
     }
 
+    fn make(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn unmake(&mut self) {}
+
     fn list(&mut self) -> io::Result<Vec<String>> {
         Ok(self.with(|files| files.keys().cloned().collect()))
     }
