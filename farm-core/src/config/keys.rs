@@ -20,7 +20,8 @@ use crate::membership::configuration::MOST_NAME_BYTES;
 pub struct Key<T> {
     /// Section and name, dotted.
     pub path: &'static str,
-    /// Whether all machines of a cluster must have the same value. These keys form the digest.
+    /// Whether all machines of a cluster must have the same value: it is part of a format or protocol, of the placement of data, or
+    /// of a place at which machines find the same files. These keys form the digest.
     pub shared: bool,
     /// Returns the description of the values that the key accepts.
     pub expected: fn(&Limits) -> String,
@@ -325,8 +326,9 @@ pub(super) const KEYS: &[Key<Config>] = &[
         rdma::show_whole
     ),
     key!(
+        // Only the manager of the configuration opens it. With another directory, a later manager would find no configuration.
         "durability.dir",
-        false,
+        true,
         |_| "\"auto\" or an absolute path".to_owned(),
         durability.dir = |value: &Value| { Ok(rdma::auto_or_text(value)?.map(PathBuf::from)) },
         |path: &Option<PathBuf>| rdma::show_text(path.as_deref().and_then(Path::to_str))

@@ -713,9 +713,16 @@ impl Config {
         text
     }
 
+    /// Returns the keys that are not in [`Config::canonical`]: each machine may choose their values.
+    pub fn own_keys(&self) -> Vec<&'static str> {
+        let of_machine = keys::MACHINE_KEYS.iter().map(keys::Key::facts);
+        let own = keys::all(&self.sections).chain(of_machine);
+        own.filter(|key| !key.shared).map(|key| key.path).collect()
+    }
+
     /// Returns a hash of [`Config::canonical`]: equal for machines that can work together. It
-    /// excludes keys that a machine may choose for itself (the directory of its sockets, how its
-    /// workers idle and are pinned).
+    /// excludes the [keys](Config::own_keys) that a machine may choose for itself (the directory of its sockets, how its
+    /// workers idle and are pinned, how long its transactions may take).
     pub fn digest(&self) -> u64 {
         xxhash_rust::xxh3::xxh3_64(self.canonical().as_bytes())
     }

@@ -1,5 +1,7 @@
 //! `farm clean`: lists and removes the files that killed machines left in `memory.dir` and in the run directory, and the
-//! working directories of killed commands.
+//! working directories of killed commands. Where that is asked for, removes the [configuration](store) of an earlier cluster.
+
+mod store;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -29,6 +31,7 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
     }
     let stale_files = find(&config);
     let mut out = crate::Output;
+    store::clean(&config, args, &mut out)?;
     let (mut files, mut bytes) = (0, 0);
     for group in Group::of(&stale_files) {
         let (removed_files, removed_bytes) = match args.dry_run || group.is_unknown {

@@ -100,7 +100,7 @@ pub(crate) enum Command {
     Sim(SimArgs),
     /// Check this host against a configuration, and print what to change, with commands.
     Doctor(DoctorArgs),
-    /// Remove the shared memory, locks and sockets that killed machines left.
+    /// Remove the shared memory, locks and sockets that killed machines left, and with --store an earlier configuration.
     Clean(CleanArgs),
 }
 
@@ -130,6 +130,22 @@ impl ConfigArgs {
         self.config
             .as_ref()
             .map_or_else(|| LOCAL_NAME.to_owned(), |path| path.display().to_string())
+    }
+
+    /// Returns these options as a shell reads them, each after a space.
+    pub(crate) fn options(&self) -> String {
+        let quoted = |text: &str| {
+            shlex::try_quote(text).map_or_else(|_| text.to_owned(), |text| text.into_owned())
+        };
+        let file = self
+            .config
+            .as_ref()
+            .map(|path| format!(" --config {}", quoted(&path.display().to_string())));
+        let set = self
+            .set
+            .iter()
+            .map(|(key, value)| format!(" --set {}", quoted(&format!("{key}={value}"))));
+        file.into_iter().chain(set).collect()
     }
 
     /// Applies the overrides of `--set`.
@@ -363,9 +379,17 @@ pub(crate) enum Workload {
 /// Options of `farm node`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-All machines of a cluster need the same file. The machines find each other by cluster.name in
-cluster.run_dir. If two files differ, both machines refuse the connection; a
+All machines of a cluster should use the same file. The machines find each other by cluster.name in
+cluster.run_dir. When two machines connect, they compare the list of machines and the values of all keys, except of
+those that each machine may choose for itself. If these differ, both machines refuse the connection; a
 cluster that already runs continues.
+
+Keys that may differ:
+  cluster.run_dir (with the fabric \"shm\", machines of different directories do not find each other)
+  memory.huge_pages, graph.cached_heads
+  worker.idle, worker.spin_us, worker.yield_us, worker.pin, worker.operations_in_flight
+  transactions.objects, transactions.bytes, transactions.patience_ms, transactions.open_ms, transactions.concurrency
+  rdma.*, and of a [[machine]] cores, address, device, device_port and gid_index
 
 A node stops after SIGINT or SIGTERM, and when another machine of the cluster left or was lost; it prints
 the reason. Exit status: 0 if this node or the machine that left received a signal, 1 after a failure.
@@ -635,9 +659,17 @@ lock and socket in cluster.run_dir. This command removes such files of all clust
 directories. The next start of a machine with the same memory.dir removes the shared memory, too.
 A running machine holds locks on its files. The command never removes locked files or files of other users.
 
+A cluster with durability.mode = \"memory\" keeps its configuration in durability.dir, and leaves it there when it ends, because
+the copies of its data could be recovered from it. Recovery is not built yet: the next start refuses as long as that
+configuration is there. With --store this command removes it, for the cluster of --config and --set. It refuses if a
+machine of that cluster runs, and if the directory has something else: another cluster's configuration, a damaged one, or one
+of a newer program. Without --store it only reports the configuration.
+
 Examples:
   farm clean --dry-run
   farm clean
+  farm clean --store --dry-run --config my.toml
+  farm clean --store --config my.toml
   farm clean --set memory.dir=/mnt/farm-huge --set cluster.run_dir=/tmp/farm-0")]
 pub(crate) struct CleanArgs {
     #[command(flatten)]
@@ -646,6 +678,10 @@ pub(crate) struct CleanArgs {
     /// Only list what would be removed.
     #[arg(long)]
     pub(crate) dry_run: bool,
+
+    /// Remove the configuration that an earlier run of this cluster left in durability.dir, too.
+    #[arg(long)]
+    pub(crate) store: bool,
 }
 
 /// Parses `KEY=VALUE`.

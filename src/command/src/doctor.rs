@@ -7,6 +7,7 @@ mod judge;
 mod rdma;
 mod sizing;
 mod stale_files;
+mod store;
 
 use std::io::Write;
 use std::path::Path;
@@ -25,6 +26,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
     let facts = probe_with_devices(&config.memory.dir);
     let mut findings = judge(&facts, &config);
+    findings.extend(store::findings(&config, &args.config.options()));
     findings.push(stale_files::finding(
         &clean::find(&config),
         &clean::find_directories(&config),

@@ -3,10 +3,10 @@
 
 mod common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use common::tmpfs::Tmpfs;
 use common::{DEADLINE, Place, number, only_run};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use serde_json::Value;
 
 /// Writes a configuration file of two machines, with one error added by `change`. Returns its path.
@@ -147,6 +147,51 @@ fn a_configuration_is_refused_with_line_key_and_advice() {
             "[memory]",
             "[table]\nvalue_bytes = \"1MiB\"\n[memory]",
             &["bad.toml:9", "table.value_bytes", "960KiB"],
+        ),
+        // Copies.
+        (
+            "[memory]",
+            "[durability]\nmode = \"memory\"\nreplicas = 3\n[memory]",
+            &[
+                "bad.toml:10",
+                "durability.replicas",
+                "2 machine(s) that store regions",
+                "write 2",
+            ],
+        ),
+        (
+            "id = 2",
+            "id = 2\nmemory_bytes = 0\n[durability]\nmode = \"memory\"\nreplicas = 2",
+            &[
+                "bad.toml:11",
+                "durability.replicas",
+                "1 machine(s) that store regions",
+                "add machines",
+            ],
+        ),
+        (
+            "[memory]",
+            "[durability]\nreplicas = 2\n[memory]",
+            &[
+                "bad.toml:9",
+                "durability.mode is \"none\"",
+                "write durability.mode = \"memory\"",
+            ],
+        ),
+        (
+            "[memory]",
+            "[durability]\nmode = \"memory\"\nreplicas = 6\n[memory]",
+            &["bad.toml:10", "durability.replicas", "between 1 and 5"],
+        ),
+        (
+            "[memory]",
+            "[durability]\nmode = \"disk\"\n[memory]",
+            &["bad.toml:9", "durability.mode", "\"none\" or \"memory\""],
+        ),
+        (
+            "[memory]",
+            "[durability]\nmode = \"memory\"\ndir = \"state\"\n[memory]",
+            &["bad.toml:10", "durability.dir", "absolute"],
         ),
         // Values that exclude each other.
         (
@@ -404,39 +449,9 @@ fn a_memory_directory_on_a_disk_causes_a_warning() {
     assert!(!quiet.stderr.contains("is on a disk"), "{}", quiet.stderr);
 }
 
-/// A mounted tmpfs. It is unmounted when dropped.
-struct Tmpfs(PathBuf);
-
-impl Tmpfs {
-    /// Mounts a tmpfs. Prints a notice and returns `None` if this user may not mount.
-    fn mount(place: &Place, options: &str) -> Option<Self> {
-        let dir = place.path("memory");
-        std::fs::create_dir(&dir).unwrap();
-        let options = std::ffi::CString::new(options).unwrap();
-        match mount(
-            "farm-e2e",
-            &dir,
-            "tmpfs",
-            MountFlags::empty(),
-            options.as_c_str(),
-        ) {
-            Ok(()) => Some(Self(dir)),
-            Err(error) => {
-                eprintln!("SKIPPED: this user cannot mount a tmpfs ({error}); run as root");
-                None
-            }
-        }
-    }
-
-    fn setting(&self) -> String {
-        format!("memory.dir={}", self.0.display())
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        unmount(&self.0, UnmountFlags::DETACH).unwrap();
-    }
+/// Returns the setting by which regions are in a directory.
+fn memory_in(dir: &Tmpfs) -> String {
+    format!("memory.dir={}", dir.0.display())
 }
 
 fn is_empty(dir: &Path) -> bool {
@@ -446,10 +461,10 @@ fn is_empty(dir: &Path) -> bool {
 #[test]
 fn a_memory_directory_with_too_little_space_is_refused() {
     let place = Place::new("small-dir");
-    let Some(dir) = Tmpfs::mount(&place, "size=1m") else {
+    let Some(dir) = Tmpfs::mount(&place, "memory", "size=1m") else {
         return;
     };
-    let setting = dir.setting();
+    let setting = memory_in(&dir);
     let ended = place.small("ycsb", &["--set", &setting]).end();
     ended.failed(
         2,
@@ -466,10 +481,10 @@ fn a_memory_directory_with_too_little_space_is_refused() {
 fn a_memory_directory_that_fills_up_is_reported_and_ends_all_processes() {
     let place = Place::new("full-dir");
     // Enough space for all memory, but inodes for the files of the rings only.
-    let Some(dir) = Tmpfs::mount(&place, "size=400m,nr_inodes=14") else {
+    let Some(dir) = Tmpfs::mount(&place, "memory", "size=400m,nr_inodes=14") else {
         return;
     };
-    let setting = dir.setting();
+    let setting = memory_in(&dir);
     let ended = place
         .small("ycsb", &["--set", &setting, "--records", "1000"])
         .end();
@@ -478,7 +493,7 @@ fn a_memory_directory_that_fills_up_is_reported_and_ends_all_processes() {
     // Inodes for fewer files than the rings need.
     drop(dir);
     std::fs::remove_dir(place.path("memory")).unwrap();
-    let dir = Tmpfs::mount(&place, "size=400m,nr_inodes=3").unwrap();
+    let dir = Tmpfs::mount(&place, "memory", "size=400m,nr_inodes=3").unwrap();
     let ended = place
         .small("ycsb", &["--set", &setting, "--records", "1000"])
         .end();
@@ -489,10 +504,10 @@ fn a_memory_directory_that_fills_up_is_reported_and_ends_all_processes() {
 #[test]
 fn a_cluster_works_in_another_memory_directory() {
     let place = Place::new("other-dir");
-    let Some(dir) = Tmpfs::mount(&place, "size=400m") else {
+    let Some(dir) = Tmpfs::mount(&place, "memory", "size=400m") else {
         return;
     };
-    let setting = dir.setting();
+    let setting = memory_in(&dir);
     let args = [
         "--set",
         &setting,

@@ -445,17 +445,44 @@ fn a_second_cluster_of_the_same_name_is_refused() {
     first.end_within(PROMPT).failed(130, &[]);
 }
 
+/// A key of each kind: a format, the protocol, the placement, copies, and where the configuration is.
 #[test]
 fn nodes_of_different_configurations_refuse_each_other() {
     let place = Place::new("different");
     let one = place.config("one.toml", "32MiB", 2, "");
-    let other = place.config("other.toml", "32MiB", 2, "[table]\nneighbourhood = 8\n");
-    let nodes = [place.start_node(&one, 1), place.start_node(&other, 2)];
-    for node in nodes {
-        node.end_within(NOTICED)
-            .failed(1, &["configurations differ", "same file"]);
+    for more in [
+        "[table]\nneighbourhood = 8\n",
+        "[rings]\nchecksums = true\n",
+        "memory_bytes = 0\n",
+        "[durability]\nmode = \"memory\"\n",
+        "[durability]\nreplicas = 1\n",
+        "[durability]\ndir = \"/var/lib/farm\"\n",
+    ] {
+        let other = place.config("other.toml", "32MiB", 2, more);
+        let nodes = [place.start_node(&one, 1), place.start_node(&other, 2)];
+        for node in nodes {
+            node.end_within(NOTICED)
+                .failed(1, &["configurations differ", "same file"]);
+        }
+        assert_eq!(place.stale_files(), Vec::<String>::new());
     }
-    assert_eq!(place.stale_files(), Vec::<String>::new());
+}
+
+#[test]
+fn nodes_may_differ_in_keys_of_their_own() {
+    let place = Place::new("own-keys");
+    let one = place.config("one.toml", "32MiB", 2, "");
+    let own = "cores = [0]\n[worker]\nidle = \"park\"\noperations_in_flight = 7\n[transactions]\nobjects = 9\nbytes = \"1MiB\"\n\
+               patience_ms = 1\nopen_ms = 5\nconcurrency = 3\n[graph]\ncached_heads = 5\n";
+    let other = place.config("other.toml", "32MiB", 2, own);
+    let mut nodes = [place.start_node(&one, 1), place.start_node(&other, 2)];
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    nodes[1].signal(Signal::INT);
+    for node in nodes {
+        node.end_within(NOTICED).ok();
+    }
 }
 
 #[test]

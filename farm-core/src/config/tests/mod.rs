@@ -124,6 +124,7 @@ fn the_digest_is_stable() {
          rings.checksums = false\n\
          durability.mode = \"none\"\n\
          durability.replicas = \"auto\"\n\
+         durability.dir = \"auto\"\n\
          machine.id = 1\n\
          machine.workers = 1\n\
          machine.memory_bytes = \"auto\"\n\
@@ -165,7 +166,7 @@ fn machines_of_one_host_are_known_by_their_addresses() {
 }
 
 /// The digest of the text above.
-const DIGEST_OF_TWO: u64 = 5_181_744_992_001_929_679;
+const DIGEST_OF_TWO: u64 = 4_847_220_894_367_630_339;
 
 #[test]
 fn the_digest_covers_shared_keys_only() {
@@ -182,6 +183,7 @@ fn the_digest_covers_shared_keys_only() {
         ("rings.checksums", "true"),
         ("durability.mode", "memory"),
         ("durability.replicas", "2"),
+        ("durability.dir", "/var/lib/farm"),
         ("machine.2.workers", "2"),
     ] {
         assert_ne!(with(key, value), config.digest(), "{key}");
@@ -189,13 +191,31 @@ fn the_digest_covers_shared_keys_only() {
     for (key, value) in [
         ("cluster.run_dir", "/run/farm"),
         ("worker.idle", "spin"),
-        ("durability.dir", "/var/lib/farm"),
+        ("transactions.bytes", "32MiB"),
+        ("transactions.patience_ms", "5"),
+        ("rdma.timeout", "9"),
         ("memory.huge_pages", "off"),
         ("machine.*.cores", "[1]"),
         ("memory.region_bytes", "2048MiB"),
     ] {
         assert_eq!(with(key, value), config.digest(), "{key}");
     }
+    // Each key is either in the canonical form or one that a machine may choose.
+    let (canonical, own) = (config.canonical(), config.own_keys());
+    for line in config
+        .to_toml()
+        .lines()
+        .filter(|line| !line.starts_with('['))
+    {
+        let name = line.split(' ').next().expect("a line is not empty");
+        let is_own = own.iter().any(|key| key.ends_with(&format!(".{name}")));
+        let is_shared = canonical.contains(&format!(".{name} = "));
+        assert!(is_own || is_shared, "{name}");
+    }
+    assert!(
+        own.iter()
+            .all(|key| !canonical.contains(&format!("{key} = ")))
+    );
     let mut backwards = config.clone();
     backwards.machines.reverse();
     assert_eq!(backwards.digest(), config.digest());

@@ -20,6 +20,32 @@ fn the_command_line_is_consistent() {
     Cli::command().debug_assert();
 }
 
+/// The help of `farm node` claimed that machines with different files refuse each other, whatever the difference.
+#[test]
+fn the_help_of_a_node_lists_exactly_the_keys_that_may_differ() {
+    let mut cli = Cli::command();
+    cli.build();
+    let node = cli.find_subcommand_mut("node").expect("a subcommand");
+    let help = node.render_long_help().to_string();
+    let (_, list) = help.split_once("Keys that may differ:\n").expect("a list");
+    let (list, _) = list.split_once("\n\n").expect("an end of the list");
+    let words: Vec<&str> = list.split([' ', ',', '\n', '(']).collect();
+    let config = ConfigArgs::default().load().expect("the built-in file");
+    let own = config.own_keys();
+    let is_listed = |key: &str| match key.split_once('.') {
+        Some(("machine", name)) => words.contains(&name),
+        Some(("rdma", _)) => words.contains(&"rdma.*"),
+        _ => words.contains(&key),
+    };
+    for key in &own {
+        assert!(is_listed(key), "{key} is not listed in\n{list}");
+    }
+    for line in config.canonical().lines() {
+        let (key, _) = line.split_once(" = ").expect("a key and a value");
+        assert!(!is_listed(key), "{key} is listed, and must be the same");
+    }
+}
+
 #[test]
 fn every_subcommand_has_a_summary_and_an_example() {
     let mut cli = Cli::command();

@@ -187,7 +187,7 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
         Ok(()) => {
             crate::write_stderr(format_args!(
                 "machine {id} stops: {why}; its data cannot be recovered yet: start all machines of the cluster again; with copies of its data \
-                 (durability.mode) the directory of the old configuration must be removed first, which the start names"
+                 (durability.mode = \"memory\") first remove the old configuration with `farm clean --store`"
             ));
             Ok(())
         }

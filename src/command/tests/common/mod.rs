@@ -7,6 +7,8 @@
 // Each test program uses only a part of this module.
 #![allow(dead_code)]
 
+pub(crate) mod tmpfs;
+
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

@@ -1,0 +1,420 @@
+//! The directory of the configuration of a cluster with copies: what `farm doctor` reports about it, what `farm clean` removes, and
+//! that a start refuses what it cannot use, and changes nothing there.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use common::tmpfs::Tmpfs;
+use common::{Ended, Place, Run, wait_until};
+use farm::{Cluster, Table};
+use farm_core::ids::MachineId;
+use rustix::process::Signal;
+
+/// The message of a node whose cluster runs.
+const RUNS: &str = "runs; stop it with Ctrl-C";
+/// The message of a node that has not met the others.
+const WAITS: &str = "waits up to";
+
+/// Writes the configuration of machines with two copies of every region. Returns its path.
+fn replicated(place: &Place, machines: u16, dir: &Path) -> String {
+    let more = format!(
+        "[durability]\nmode = \"memory\"\nreplicas = 2\ndir = \"{}\"\n",
+        dir.display()
+    );
+    place.config("farm.toml", "64MiB", machines, &more)
+}
+
+/// Runs two machines until their cluster runs, and stops them in order.
+fn run_once(place: &Place, config: &str) {
+    let mut nodes = [1, 2].map(|machine| place.start_node(config, machine));
+    for node in &mut nodes {
+        node.wait_for(RUNS);
+    }
+    stop(nodes);
+}
+
+fn stop(nodes: [Run; 2]) {
+    nodes[0].signal(Signal::INT);
+    for node in nodes {
+        node.end().ok();
+    }
+}
+
+fn doctor(place: &Place, config: &str) -> Ended {
+    place.farm(&["doctor", "--config", config]).end()
+}
+
+/// Returns the lines of the report of `farm doctor` about the store, with this exit status.
+#[track_caller]
+fn reported(place: &Place, config: &str, code: i32) -> String {
+    let report = doctor(place, config).failed(code, &[]).stdout;
+    let mut lines = report.lines();
+    let is_about = |line: &&str| line.get(9..).is_some_and(|line| line.starts_with("store "));
+    let first = lines.find(is_about);
+    let first = first.unwrap_or_else(|| panic!("nothing about the store in\n{report}"));
+    let more = lines.take_while(|line| line.starts_with("         ") && !is_about(line));
+    [first]
+        .into_iter()
+        .chain(more)
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+#[track_caller]
+fn contains(text: &str, texts: &[&str]) {
+    for one in texts {
+        assert!(text.contains(one), "no {one:?} in\n{text}");
+    }
+}
+
+fn clean(place: &Place, config: &str, more: &[&str]) -> Ended {
+    place
+        .farm(&[&["clean", "--config", config], more].concat())
+        .end()
+}
+
+/// Returns the names and bytes of all files of a directory.
+fn content(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut found: Vec<_> = fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect();
+    found.sort();
+    found
+}
+
+/// Returns the file of the newest configuration.
+fn newest(dir: &Path) -> PathBuf {
+    content(dir).pop().expect("a configuration").0
+}
+
+#[test]
+fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for_it() {
+    let place = Place::new("store");
+    let dir = place.path("state/store");
+    let config = replicated(&place, 2, &dir);
+    let path = dir.to_str().unwrap();
+    contains(
+        &reported(&place, &config, 0),
+        &["ok", path, "does not exist; a start creates it"],
+    );
+    let nothing = clean(&place, &config, &["--store"]).ok().stdout;
+    contains(&nothing, &["no configuration of an earlier run"]);
+
+    let mut nodes = [1, 2].map(|machine| place.start_node(&config, machine));
+    nodes.iter_mut().for_each(|node| node.wait_for(RUNS));
+    let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
+    assert_eq!((mode(&dir), mode(dir.parent().unwrap())), (0o700, 0o700));
+    contains(
+        &reported(&place, &config, 0),
+        &["note", "a running cluster keeps"],
+    );
+    let kept = clean(&place, &config, &[]).ok().stdout;
+    contains(&kept, &["kept its configuration", "a running process uses"]);
+    let running = ["a running process uses it", "stop all machines"];
+    clean(&place, &config, &["--store"]).failed(1, &running);
+    // A second process of a machine is refused, and does not take the store for an earlier one.
+    let twice = place.start_node(&config, 1).end();
+    twice.failed(
+        1,
+        &[
+            "another process uses the configuration",
+            "start each machine once",
+        ],
+    );
+    stop(nodes);
+
+    let options = format!("farm clean --store --config {config}");
+    let problem = [
+        "problem",
+        path,
+        "ran before (change 1)",
+        "not needed",
+        options.as_str(),
+    ];
+    contains(&reported(&place, &config, 1), &problem);
+    let before = content(&dir);
+    assert_eq!(before.len(), 1);
+    let refused = ["ran before", "farm clean --store", "durability.dir"];
+    place.start_node(&config, 1).end().failed(1, &refused);
+    let kept = clean(&place, &config, &[]).ok().stdout;
+    contains(
+        &kept,
+        &["kept 1 file(s)", "the next start refuses", options.as_str()],
+    );
+    let would = clean(&place, &config, &["--store", "--dry-run"])
+        .ok()
+        .stdout;
+    contains(&would, &["would remove 1 file(s)", path, "change 1"]);
+    assert_eq!(content(&dir), before);
+
+    // A file that is not of the store stays.
+    fs::write(dir.join("notes"), "mine").unwrap();
+    let removed = clean(&place, &config, &["--store"]).ok().stdout;
+    contains(&removed, &["removes 1 file(s)", "kept the directory"]);
+    assert_eq!(content(&dir), [(dir.join("notes"), b"mine".to_vec())]);
+    contains(
+        &reported(&place, &config, 0),
+        &["has no configuration; a start can use it"],
+    );
+    run_once(&place, &config);
+    fs::remove_file(dir.join("notes")).unwrap();
+    clean(&place, &config, &["--store"]).ok();
+    assert!(!dir.exists());
+}
+
+/// Regression test: a node that only waited for others left a directory, which other users could read.
+#[test]
+fn a_node_that_only_waits_leaves_no_directory() {
+    let place = Place::new("store-waits");
+    let dir = place.path("state/store");
+    let config = replicated(&place, 2, &dir);
+    let mut node = place.start_node(&config, 1);
+    node.wait_for(WAITS);
+    wait_until("machine 1 does not listen", common::DEADLINE, || {
+        !place.sockets().is_empty()
+    });
+    place
+        .start_node(&config, 1)
+        .end()
+        .failed(1, &["machine 1", "run"]);
+    node.signal(Signal::INT);
+    node.end().ok();
+    assert!(!place.path("state").exists());
+}
+
+#[test]
+fn a_store_is_not_removed_while_any_machine_runs() {
+    let place = Place::new("store-stopped");
+    let dir = place.path("store");
+    let config = replicated(&place, 2, &dir);
+    let mut nodes = [1, 2].map(|machine| place.start_node(&config, machine));
+    nodes.iter_mut().for_each(|node| node.wait_for(RUNS));
+    let [manager, other] = nodes;
+    other.signal(Signal::STOP);
+    manager.signal(Signal::KILL);
+    assert_eq!(manager.end().signal, Some(9));
+    clean(&place, &config, &["--store"]).failed(1, &["machine(s) m2", "stop all machines"]);
+    assert_eq!(content(&dir).len(), 1);
+    other.signal(Signal::CONT);
+    other.end().failed(1, &["m1 is lost"]);
+    clean(&place, &config, &["--store"]).ok();
+    assert!(!dir.exists());
+}
+
+#[test]
+fn clean_needs_the_configuration_of_a_cluster_with_copies() {
+    let place = Place::new("store-none");
+    let without = place.config("farm.toml", "64MiB", 2, "");
+    clean(&place, &without, &["--store"]).failed(2, &["--store", "\"none\"", "--config"]);
+    let report = doctor(&place, &without).ok().stdout;
+    assert!(
+        !report.contains("durability") && !report.contains(" store "),
+        "{report}"
+    );
+}
+
+/// Checks that the doctor, a start, and a removal refuse what is in the directory, and change nothing.
+#[track_caller]
+fn refused(place: &Place, config: &str, dir: &Path, texts: &[&str]) {
+    let before = dir.is_dir().then(|| content(dir));
+    contains(&reported(place, config, 1), &[&["problem"], texts].concat());
+    place.start_node(config, 1).end().failed(1, texts);
+    contains(
+        &clean(place, config, &[]).ok().stdout,
+        &[&["kept what is in"], texts].concat(),
+    );
+    clean(place, config, &["--store"]).failed(1, texts);
+    assert_eq!(dir.is_dir().then(|| content(dir)), before);
+    assert_eq!(place.stale_files(), Vec::<String>::new());
+}
+
+#[test]
+fn content_that_is_not_of_this_cluster_or_cannot_be_read_is_refused_and_kept() {
+    let place = Place::new("store-bad");
+    let dir = place.path("store");
+    let config = replicated(&place, 2, &dir);
+    run_once(&place, &config);
+    let file = newest(&dir);
+    let good = fs::read(&file).unwrap();
+
+    let mut newer = good.clone();
+    newer[8] = 9;
+    fs::write(&file, &newer).unwrap();
+    refused(
+        &place,
+        &config,
+        &dir,
+        &["has format 9", "use the program that wrote it"],
+    );
+    let mut damaged = good.clone();
+    damaged[40] ^= 1;
+    fs::write(&file, &damaged).unwrap();
+    refused(
+        &place,
+        &config,
+        &dir,
+        &["checksum is wrong", "Restore this file"],
+    );
+    clean(&place, &config, &["--store"]).failed(1, &["rm -r "]);
+    fs::write(&file, &good[..50]).unwrap();
+    refused(&place, &config, &dir, &["50 bytes", "Restore this file"]);
+    fs::write(&file, &good).unwrap();
+    let renamed = dir.join("config-00000000000000000009");
+    fs::rename(&file, &renamed).unwrap();
+    refused(
+        &place,
+        &config,
+        &dir,
+        &["was renamed or copied", "Restore its name"],
+    );
+    fs::rename(&renamed, &file).unwrap();
+
+    // The directory of another cluster.
+    let text = fs::read_to_string(&config).unwrap();
+    let text = text.replace(place.name(), &format!("{}-other", place.name()));
+    let other = place.write("other.toml", &text);
+    let texts = [
+        "has the configuration of the cluster",
+        "give each cluster a directory of its own",
+    ];
+    refused(&place, other.to_str().unwrap(), &dir, &texts);
+
+    // A file in the place of the directory.
+    clean(&place, &config, &["--store"]).ok();
+    fs::write(&dir, "").unwrap();
+    refused(&place, &config, &dir, &["a file has this name: remove it"]);
+}
+
+#[test]
+fn a_directory_that_this_user_cannot_write_is_refused_before_the_machines_meet() {
+    let place = Place::new("store-ro");
+    let Some(disk) = Tmpfs::mount(&place, "disk", "size=1m") else {
+        return;
+    };
+    disk.set_read_only(true);
+    let dir = disk.0.join("store");
+    let config = replicated(&place, 2, &dir);
+    let texts = [
+        "Read-only file system",
+        "let this user read and write there",
+    ];
+    contains(&reported(&place, &config, 1), &texts);
+    place.start_node(&config, 1).end().failed(1, &texts);
+    assert!(!dir.exists());
+}
+
+/// Returns a cluster of a program and a node, with two copies of every region.
+fn joined(place: &Place, dir: &Path) -> (Cluster, Run) {
+    let config = replicated(place, 2, dir);
+    let node = place.start_node(&config, 2);
+    let first = MachineId::new(1).unwrap();
+    (Cluster::join(&config, first).start().unwrap(), node)
+}
+
+fn fill(cluster: &Cluster, table: &Table<u64, u64>, keys: std::ops::Range<u64>) {
+    let insert = async |farm: farm::Farm| {
+        for key in keys {
+            table.insert(&farm, key, key).await?;
+        }
+        Ok::<_, farm::Error>(())
+    };
+    cluster.block_on(insert).unwrap();
+}
+
+/// Checks that no table can be created while `fault` lasts, with these words, and that nothing is lost afterwards.
+fn survives(cluster: &Cluster, texts: &[&str], fault: impl FnOnce(), repair: impl FnOnce()) {
+    let table: Table<u64, u64> = cluster.create_table("before", 100).unwrap();
+    fill(cluster, &table, 0..50);
+    fault();
+    // The pairs do not fit into the regions that exist.
+    let refused = cluster.create_table::<u64, [u8; 1000]>("large", 30_000);
+    let refused = refused.unwrap_err().to_string();
+    contains(&refused, texts);
+    fill(cluster, &table, 50..100);
+    repair();
+    let large: Table<u64, [u8; 1000]> = cluster.create_table("large", 30_000).unwrap();
+    cluster
+        .block_on(async |farm: farm::Farm| {
+            large.insert(&farm, 7, [7; 1000]).await?;
+            assert_eq!(large.get(&farm, 7).await?, Some([7; 1000]));
+            for key in 0..100 {
+                assert_eq!(table.get(&farm, key).await?, Some(key));
+            }
+            Ok::<_, farm::Error>(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_directory_that_goes_away_while_the_cluster_runs_is_reported_and_can_be_restored() {
+    let place = Place::new("store-gone");
+    let dir = place.path("store");
+    let (cluster, node) = joined(&place, &dir);
+    let away = place.path("away");
+    let fault = || fs::rename(&dir, &away).unwrap();
+    let repair = || fs::rename(&away, &dir).unwrap();
+    survives(
+        &cluster,
+        &["is gone: restore it", "durability.dir"],
+        fault,
+        repair,
+    );
+    cluster.stop().unwrap();
+    node.end().ok();
+}
+
+#[test]
+fn a_full_disk_is_reported_and_the_cluster_continues() {
+    let place = Place::new("store-full");
+    let Some(disk) = Tmpfs::mount(&place, "disk", "size=256k") else {
+        return;
+    };
+    let dir = disk.0.join("store");
+    let config = replicated(&place, 2, &dir);
+    let filler = disk.0.join("filler");
+    let fault = || {
+        let mut bytes = 256 << 10;
+        while bytes >= 1024 {
+            let mut file = fs::OpenOptions::new()
+                .create(true)
+                .append(true)
+                .open(&filler)
+                .unwrap();
+            if std::io::Write::write_all(&mut file, &vec![1; bytes]).is_err() {
+                bytes /= 2;
+            }
+        }
+    };
+    fault();
+    contains(
+        &reported(&place, &config, 1),
+        &["does not exist; a start creates it"],
+    );
+    let report = doctor(&place, &config).stdout;
+    contains(&report, &["0 B free", "free some space there"]);
+    // A start on a full disk leaves nothing.
+    let second = place.start_node(&config, 2);
+    place
+        .start_node(&config, 1)
+        .end()
+        .failed(1, &["No space left", "free some space there"]);
+    second.end().failed(1, &["m1"]);
+    assert!(!dir.exists());
+    fs::remove_file(&filler).unwrap();
+
+    let (cluster, node) = joined(&place, &dir);
+    let repair = || fs::remove_file(&filler).unwrap();
+    survives(
+        &cluster,
+        &["No space left", "free some space there"],
+        fault,
+        repair,
+    );
+    cluster.stop().unwrap();
+    node.end().ok();
+}
