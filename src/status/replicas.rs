@@ -12,7 +12,6 @@ use farm_core::config::Config;
 use farm_core::ids::{MachineId, RegionId};
 use farm_core::machine::Machine;
 use farm_core::region::store::Store;
-use farm_core::worker::LogBytes;
 use serde::{Deserialize, Serialize};
 
 use super::client::{ask, refused};
@@ -21,7 +20,7 @@ use crate::error::{Error, Kind, Result};
 use crate::farm::Farm;
 
 /// The version of requests and answers; it changes when a field gets another meaning.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Number of slots in one answer.
 const PAGE_SLOTS: u32 = 4096;
 
@@ -30,6 +29,8 @@ const PAGE_SLOTS: u32 = 4096;
 enum Request {
     /// [`ReplicaState`].
     State,
+    /// The [keys](Config::canonical) on which the machines agree, as text.
+    Configuration,
     /// [`RegionDigest`].
     Region { region: RegionId },
     /// [`SlotPage`].
@@ -50,6 +51,9 @@ pub struct ReplicaState {
     pub machine: MachineId,
     /// Process of the machine.
     pub pid: u32,
+    /// [Digest](Config::digest) of the machine's configuration.
+    #[serde(default)]
+    pub digest: u64,
     /// Whether commits write records of all that they change, for copies.
     pub is_logged: bool,
     /// Number of replicas of every region.
@@ -68,6 +72,7 @@ impl ReplicaState {
             farm: env!("CARGO_PKG_VERSION").to_owned(),
             machine,
             pid: std::process::id(),
+            digest: 0,
             is_logged: true,
             replicas,
             regions: Vec::new(),
@@ -94,6 +99,12 @@ pub struct LogPositions {
     pub written: u64,
     /// Bytes that this machine has freed in the logs of that machine here.
     pub freed: u64,
+    /// Whether a worker of this machine is connected to that machine.
+    #[serde(default)]
+    pub connected: bool,
+    /// Number of connections of this machine's workers to that machine that began or ended after the start.
+    #[serde(default)]
+    pub changes: u64,
 }
 
 /// A machine's replica of a region.
@@ -132,6 +143,15 @@ pub fn replica_state(config: &Config, machine: MachineId) -> Result<Option<Repli
         }
         state => Ok(state),
     }
+}
+
+/// Returns the keys on which the machines of a cluster agree, with the values of this machine, as [`Config::canonical`] lists them;
+/// `None` if the machine does not run.
+///
+/// # Errors
+/// As [`replica_state`].
+pub fn running_configuration(config: &Config, machine: MachineId) -> Result<Option<String>> {
+    request(config, machine, Request::Configuration)
 }
 
 /// Returns the digests of a machine's replica of a region, while nothing changes it; `None` if the machine does not run.
@@ -178,11 +198,14 @@ fn request<T: serde::de::DeserializeOwned>(
 pub(super) struct Inspector {
     store: Arc<Store>,
     farm: Farm,
+    /// [`Config::canonical`] of the machine's configuration, and its digest.
+    configuration: (String, u64),
 }
 
 impl Inspector {
-    pub(super) fn new(machine: &Machine) -> Result<Self> {
+    pub(super) fn new(config: &Config, machine: &Machine) -> Result<Self> {
         Ok(Self {
+            configuration: (config.canonical(), config.digest()),
             store: Arc::clone(machine.store()),
             farm: Farm::of(machine)?,
         })
@@ -199,6 +222,7 @@ impl Inspector {
         })?;
         let answer = match request {
             Request::State => serde_json::to_vec(&self.state()?),
+            Request::Configuration => serde_json::to_vec(&self.configuration.0),
             Request::Region { region } => serde_json::to_vec(&self.region(region, ends)?),
             Request::Slots {
                 region,
@@ -215,21 +239,21 @@ impl Inspector {
         let answers = pollster::block_on(futures_util::future::try_join_all(asked))?;
         let mut logs: Vec<LogPositions> = Vec::new();
         for log in answers.into_iter().flatten() {
-            let LogBytes {
-                machine,
-                written,
-                freed,
-            } = log;
-            match logs.iter_mut().find(|sum| sum.machine == machine) {
+            let log = LogPositions {
+                machine: log.machine,
+                written: log.written,
+                freed: log.freed,
+                connected: log.connected,
+                changes: log.changes,
+            };
+            match logs.iter_mut().find(|sum| sum.machine == log.machine) {
                 Some(sum) => {
-                    sum.written += written;
-                    sum.freed += freed;
+                    sum.written += log.written;
+                    sum.freed += log.freed;
+                    sum.connected |= log.connected;
+                    sum.changes += log.changes;
                 }
-                None => logs.push(LogPositions {
-                    machine,
-                    written,
-                    freed,
-                }),
+                None => logs.push(log),
             }
         }
         let regions = self.store.map().all().into_iter();
@@ -239,6 +263,7 @@ impl Inspector {
         });
         let replication = self.store.replication();
         Ok(ReplicaState {
+            digest: self.configuration.1,
             is_logged: replication.logged,
             regions: regions.collect(),
             ..ReplicaState::new(self.farm.machine(), replication.replicas as u64, logs)
@@ -312,6 +337,15 @@ mod tests {
             assert_eq!((state.machine, state.replicas), (id, 2));
             assert!(state.is_logged);
             assert_eq!(state.logs.len(), 2);
+            assert!(
+                state
+                    .logs
+                    .iter()
+                    .all(|log| log.connected && log.changes == 0)
+            );
+            assert_eq!(state.digest, config.digest());
+            let running = running_configuration(&config, id).unwrap();
+            assert_eq!(running, Some(config.canonical()));
             assert_eq!(state.regions, states[0].regions);
         }
         let region = states[0].regions[0].region;

@@ -95,7 +95,7 @@ impl StatusServer {
     /// [`Kind::Start`] if a socket is in use, or the system refuses it.
     pub fn start(config: &Config, machine: &Machine) -> Result<Self> {
         let collector = Collector::new(config, machine)?;
-        let inspector = Inspector::new(machine)?;
+        let inspector = Inspector::new(config, machine)?;
         let status = move |caller, _: &AtomicBool| {
             let status = collector.collect()?;
             send(

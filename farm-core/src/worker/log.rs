@@ -114,6 +114,10 @@ pub struct LogBytes {
     pub written: u64,
     /// Bytes that the worker has freed in its logs from that machine.
     pub freed: u64,
+    /// Whether the worker is connected to that machine.
+    pub connected: bool,
+    /// Number of connections to that machine that began or ended after the start.
+    pub changes: u64,
 }
 
 /// The logs of one worker.
@@ -122,6 +126,8 @@ pub(super) struct Logs {
     machine: MachineId,
     /// Logs at other machines, in the order of the cluster's machines; `None` for machines without a connection.
     out: Vec<Option<LogSender>>,
+    /// Number of connections that began or ended after the start, in the same order.
+    changes: Vec<u64>,
     /// The logs that this worker polls; `None` for those of machines that have departed, when nothing in them is needed.
     incoming: Vec<Option<IncomingLog>>,
     own: Option<OwnLog>,
@@ -133,9 +139,11 @@ pub(super) struct Logs {
 
 impl Logs {
     pub(super) fn new(machine: MachineId, links: &mut Links, operations: usize) -> Self {
+        let out = std::mem::take(&mut links.logs_out);
         Self {
             machine,
-            out: std::mem::take(&mut links.logs_out),
+            changes: vec![0; out.len()],
+            out,
             incoming: std::mem::take(&mut links.logs_in)
                 .into_iter()
                 .map(Some)
@@ -187,6 +195,7 @@ impl Logs {
     /// Adds the logs between this worker and the machine at this place.
     pub(super) fn link(&mut self, place: usize, out: LogSender, incoming: Vec<IncomingLog>) {
         self.out[place] = Some(out);
+        self.changes[place] += 1;
         // Never the number of an earlier log, which layers may still use.
         self.incoming.extend(incoming.into_iter().map(Some));
     }
@@ -194,6 +203,7 @@ impl Logs {
     /// Drops the log at the machine at this place, and takes no more records from its logs.
     pub(super) fn unlink(&mut self, place: usize, machine: MachineId) {
         self.out[place] = None;
+        self.changes[place] += 1;
         for log in &mut self.incoming {
             if let Some(log) = log.as_mut().filter(|log| log.from.machine == machine) {
                 log.lost = true;
@@ -252,7 +262,8 @@ impl Worker {
     pub fn log_bytes(&self) -> Vec<LogBytes> {
         let machines = self.machines().iter().enumerate();
         let of = |(place, &(machine, _)): (usize, &(MachineId, usize))| {
-            let (written, freed) = match (&self.logs.own, machine == self.me.machine) {
+            let is_own = machine == self.me.machine;
+            let (written, freed) = match (&self.logs.own, is_own) {
                 (Some(own), true) => own.carried(),
                 (None, true) => (0, 0),
                 (_, false) => self.logs.carried_with(place, machine),
@@ -261,6 +272,8 @@ impl Worker {
                 machine,
                 written,
                 freed,
+                connected: is_own || self.logs.out[place].is_some(),
+                changes: self.logs.changes[place],
             }
         };
         machines.map(of).collect()

@@ -10,10 +10,11 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use common::{Ended, Place, Run, number};
+use common::{DEADLINE, Ended, Place, Run, number, wait_until};
 use farm::status::replicas::replica_state;
 use farm::{Cluster, Error, Farm, Ptr, Table};
 use farm_core::ids::{Address, MachineId};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// Exit status if the replicas could not be compared.
@@ -242,16 +243,29 @@ fn a_cluster_that_is_not_idle_is_not_compared() {
     });
     verify(&place, &config, &[]).ok();
 
-    // A configuration with another machine, and one without a machine.
-    let other = place.config("four.toml", "64MiB", 4, "");
-    let missing = "machine(s) m4 of the configuration do not run on this host";
-    verify(&place, &other, &[]).failed(NOT_COMPARED, &[missing]);
-    let other = place.config("two.toml", "64MiB", 2, "");
-    let unknown = [
-        "machine m3 stores a replica",
-        "the configuration that the cluster runs",
-    ];
-    verify(&place, &other, &[]).failed(NOT_COMPARED, &unknown);
+    // Configurations that the cluster does not run with.
+    let dir = place.path("state");
+    let dir = dir.display();
+    let of = |machines, replicas, more: &str| {
+        let more = format!(
+            "[durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{dir}\"\n{more}"
+        );
+        place.config("other.toml", "64MiB", machines, &more)
+    };
+    for (other, differs) in [
+        (of(4, 2, ""), "machine.4.id = 4 is only here"),
+        (of(2, 2, ""), "machine.3.id = 3 is only there"),
+        (of(3, 3, ""), "durability.replicas is 3 here, and 2 there"),
+        (
+            of(3, 2, "[table]\noccupancy = 0.5\n"),
+            "table.occupancy is 0.5 here, and 0.9 there",
+        ),
+    ] {
+        let texts = ["another configuration", differs, "--config"];
+        verify(&place, &other, &[]).failed(NOT_COMPARED, &texts);
+    }
+    // A key that each machine may choose.
+    verify(&place, &of(3, 2, "[transactions]\npatience_ms = 5\n"), &[]).ok();
     verify(&place, &config, &["--wait", "soon"]).failed(2, &["--wait"]);
     stop(cluster, nodes);
 }
@@ -272,6 +286,77 @@ fn a_cluster_without_copies_has_nothing_to_compare() {
         verify(&place, &config, &[]).failed(NOT_COMPARED, &["nothing to compare", why]);
         cluster.stop().unwrap();
     }
+}
+
+/// Regression test: a cluster without regions was reported as equal.
+#[test]
+fn a_cluster_without_regions_is_not_reported_as_equal() {
+    let place = Place::new("verify-empty");
+    let config = with_replicas(&place, 2);
+    let (cluster, nodes) = start(&place, &config);
+    let ended = verify(&place, &config, &["--json"]);
+    let ended = ended.failed(NOT_COMPARED, &["nothing to compare", "no regions"]);
+    assert_eq!(ended.stdout, "");
+    cluster.create_sequence("numbers", 1).unwrap();
+    verify(&place, &config, &[]).ok();
+    stop(cluster, nodes);
+}
+
+/// A machine without memory joins, writes and leaves between two looks at the others: what they report has changed.
+#[test]
+fn a_machine_that_joins_and_leaves_between_two_looks_is_noticed() {
+    let place = Place::new("verify-visit");
+    let dir = place.path("state");
+    let more = format!(
+        "memory_bytes = 0\n[durability]\nmode = \"memory\"\nreplicas = 2\ndir = \"{}\"\n",
+        dir.display()
+    );
+    let config = place.config("farm.toml", "64MiB", 3, &more);
+    let (cluster, [second, third]) = start(&place, &config);
+    let numbers = cluster.create_sequence("numbers", 1).unwrap();
+    let leave = |node: Run| {
+        node.signal(Signal::INT);
+        node.end().ok();
+        let changed = || {
+            connections(&cluster)
+                .iter()
+                .all(|(connected, _)| !connected)
+        };
+        wait_until("machine 3 is still connected", DEADLINE, changed);
+    };
+    leave(third);
+    let before = connections(&cluster);
+    verify(&place, &config, &[]).ok();
+    let mut third = place.start_node(&config, 3);
+    third.wait_for("runs; stop it with Ctrl-C");
+    leave(third);
+    let after = connections(&cluster);
+    assert!(
+        before
+            .iter()
+            .zip(&after)
+            .all(|(before, after)| before.1 < after.1),
+        "{before:?} {after:?}"
+    );
+    cluster
+        .block_on(async |farm| numbers.next(&farm).await)
+        .unwrap();
+    verify(&place, &config, &[]).ok();
+    cluster.stop().unwrap();
+    second.end().ok();
+}
+
+/// Returns what machines 1 and 2 report about their connections to machine 3: whether there is one, and how many began or ended.
+fn connections(cluster: &Cluster) -> Vec<(bool, u64)> {
+    let third = MachineId::new(3).unwrap();
+    let of = |id| {
+        let state = replica_state(cluster.config(), MachineId::new(id).unwrap());
+        let state = state.unwrap().expect("the machine runs");
+        let log = state.logs.iter().find(|log| log.machine == third);
+        let log = log.expect("all machines are listed");
+        (log.connected, log.changes)
+    };
+    [1, 2].map(of).to_vec()
 }
 
 /// Programs from before this command answer `farm status`, and have no socket for requests about replicas.

@@ -2,6 +2,9 @@
 //!
 //! Everything that a commit changes is in a log record before, and a record is freed after it was applied, on every replica. So while
 //! no byte is written into any log, and all bytes that were written are freed, no replica changes.
+//!
+//! A machine without memory can connect, write and leave between two looks, and is in neither of them. Each machine therefore counts
+//! the connections that began or ended, and a machine that is connected must answer.
 
 use farm::status::replicas::{LogPositions, ReplicaState};
 use farm_core::ids::MachineId;
@@ -29,7 +32,9 @@ pub(super) fn check_replicated(states: &[ReplicaState]) -> Result<(), String> {
 
 /// Returns what has changed from one look at the machines to the next, or what is still to be applied; `None` if the cluster is idle.
 pub(super) fn moving(before: &[ReplicaState], now: &[ReplicaState]) -> Option<String> {
-    changed(before, now).or_else(|| unapplied(now))
+    changed(before, now)
+        .or_else(|| silent(now))
+        .or_else(|| unapplied(now))
 }
 
 fn changed(before: &[ReplicaState], now: &[ReplicaState]) -> Option<String> {
@@ -47,6 +52,9 @@ fn changed(before: &[ReplicaState], now: &[ReplicaState]) -> Option<String> {
         } else {
             let log = now.logs.iter().zip(&before.logs).find(|(a, b)| a != b);
             let (now, before) = log?;
+            if (now.connected, now.changes) != (before.connected, before.changes) {
+                return Some(format!("machine {} has joined or left", now.machine));
+            }
             Some(match now.written.wrapping_sub(before.written) {
                 0 => format!(
                     "machine {machine} has applied log records of {}",
@@ -59,6 +67,19 @@ fn changed(before: &[ReplicaState], now: &[ReplicaState]) -> Option<String> {
             })
         }
     })
+}
+
+/// Returns a machine that is connected to another one, and did not answer.
+fn silent(states: &[ReplicaState]) -> Option<String> {
+    let connected = |state: &ReplicaState| {
+        let mut logs = state.logs.iter().filter(|log| log.connected);
+        let silent = logs.find(|log| !states.iter().any(|state| state.machine == log.machine))?;
+        let (one, silent) = (state.machine, silent.machine);
+        Some(format!(
+            "machine {silent} is connected to {one}, and does not answer this command"
+        ))
+    };
+    states.iter().find_map(connected)
 }
 
 /// Returns which log records are not applied, or which machines do not know all regions.
@@ -102,6 +123,8 @@ mod tests {
             machine: machine(other),
             written,
             freed,
+            connected: true,
+            changes: 0,
         });
         ReplicaState::new(machine(id), 2, logs.collect())
     }
@@ -126,9 +149,23 @@ mod tests {
         let written = moving(&states(100), &own).unwrap();
         assert_eq!(written, "machine m1 has written 2 B of log records to m1");
         // The second machine has left.
-        let one = &states(100)[..1];
-        assert_eq!(moving(one, one), None);
-        assert!(moving(&states(100), one).unwrap().contains("left"));
+        let mut one = states(100);
+        one.pop();
+        let silent = moving(&one, &one).unwrap();
+        assert_eq!(
+            silent,
+            "machine m2 is connected to m1, and does not answer this command"
+        );
+        one[0].logs[1].connected = false;
+        assert_eq!(moving(&one, &one), None);
+        assert!(moving(&states(100), &one).unwrap().contains("left"));
+        // It has joined, written, and left between the two looks.
+        let mut again = one.clone();
+        again[0].logs[1].changes += 2;
+        assert_eq!(
+            moving(&one, &again).unwrap(),
+            "machine m2 has joined or left"
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! differ. The comparison counts only if no log record was written meanwhile, and none was left to be applied: `idle`.
 
 mod compare;
+mod configuration;
 mod idle;
 mod report;
 
@@ -20,6 +21,8 @@ use compare::Comparison;
 
 /// Time between two looks at the logs of a cluster that is not idle.
 const LOOK: Duration = Duration::from_millis(50);
+
+const NO_REGIONS: &str = "there is nothing to compare: it has no regions, because no program has created a table or an object yet";
 
 /// Why the replicas could not be compared.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +51,7 @@ fn compare_when_idle(config: &Config, wait: Duration) -> Result<Comparison, Stri
     let began = Instant::now();
     let mut before = states(config)?;
     idle::check_replicated(&before)?;
+    configuration::check_running(config, &before)?;
     loop {
         std::thread::sleep(LOOK);
         let now = states(config)?;
@@ -56,6 +60,7 @@ fn compare_when_idle(config: &Config, wait: Duration) -> Result<Comparison, Stri
             None => {
                 let compared = Comparison::of(config, &now)?;
                 match idle::moving(&now, &states(config)?) {
+                    None if compared.regions == 0 => return Err(NO_REGIONS.to_owned()),
                     None => return Ok(compared),
                     Some(moving) => moving,
                 }
@@ -95,9 +100,12 @@ fn states(config: &Config) -> Result<Vec<ReplicaState>, String> {
                 .to_owned(),
         );
     }
-    match missing.is_empty() {
-        true => Ok(states),
-        false => Err(format!(
+    if missing.is_empty() {
+        return Ok(states);
+    }
+    match configuration::check_running(config, &states) {
+        Err(differs) => Err(differs),
+        Ok(()) => Err(format!(
             "machine(s) {} of the configuration do not run on this host; this command must run on the host of all machines",
             list(missing)
         )),
