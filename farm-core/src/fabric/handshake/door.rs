@@ -1,5 +1,9 @@
 //! The thread that answers callers of a connected machine.
 //!
+//! A caller sends a hello and, on a fabric that other hosts reach, a proof that it belongs to the cluster. The thread waits for
+//! the lines of all callers together, so callers that send nothing, and those that do not belong to the cluster, delay no other one.
+//! Only a caller that has proved itself can make the thread wait for its next message.
+//!
 //! A caller that is welcome is not connected yet: it may still be refused by another machine, or be stopped. When it has met all
 //! machines, it says so by one byte ([`announce_ready`]). If its socket ends before, nothing has happened.
 
@@ -61,6 +65,12 @@ pub(in crate::fabric) trait Accepts: Send + 'static {
     type Socket: Socket;
     /// The first line of a caller.
     type Hello: DeserializeOwned;
+    /// A caller whose hello was answered, and that must prove itself.
+    type Greeted;
+    /// The line by which a caller proves itself.
+    type Proof: DeserializeOwned;
+    /// A caller that was welcome, and is not ready yet.
+    type Welcomed;
 
     /// Accepts a caller, without waiting for one.
     fn accept(&self) -> std::io::Result<Self::Socket>;
@@ -68,13 +78,19 @@ pub(in crate::fabric) trait Accepts: Send + 'static {
     fn listener(&self) -> BorrowedFd<'_>;
     /// Returns the number of machines of the cluster.
     fn machines(&self) -> usize;
-    /// A caller that was welcome, and is not ready yet.
-    type Welcomed;
 
-    /// Answers a caller. Returns the socket of one that was welcome.
-    fn answer(
+    /// Answers the hello of a caller, without waiting for more. Returns what follows, unless the conversation has ended.
+    fn greet(
         &self,
         hello: Self::Hello,
+        socket: Self::Socket,
+        admission: &mut dyn Admission,
+    ) -> Option<(After<Self::Greeted, Self::Welcomed>, Self::Socket)>;
+    /// Answers the proof of a caller. Returns the socket of one that was welcome.
+    fn answer(
+        &self,
+        greeted: Self::Greeted,
+        proof: Self::Proof,
         socket: Self::Socket,
         admission: &mut dyn Admission,
     ) -> Option<(Self::Welcomed, Self::Socket)>;
@@ -87,6 +103,14 @@ pub(in crate::fabric) trait Accepts: Send + 'static {
         socket: Self::Socket,
         admission: &mut dyn Admission,
     );
+}
+
+/// What follows the hello of a caller.
+pub(in crate::fabric) enum After<G, W> {
+    /// The caller must prove itself.
+    Proof(G),
+    /// The caller is welcome.
+    Welcome(W),
 }
 
 /// The handle of the thread that answers callers. Dropping it ends the thread.
@@ -133,6 +157,7 @@ impl Drop for Door {
 
 fn answer<A: Accepts>(accepts: &A, closed: &UnixStream, admission: &Mutex<Box<dyn Admission>>) {
     let mut callers = Callers::new(accepts.machines());
+    let mut greeted: Callers<A::Socket, A::Greeted> = Callers::new(accepts.machines());
     let mut welcomed: Vec<(A::Welcomed, A::Socket)> = Vec::new();
     let is_closed = |mut closed: &UnixStream| {
         let ended = closed.read(&mut [0]);
@@ -140,7 +165,7 @@ fn answer<A: Accepts>(accepts: &A, closed: &UnixStream, admission: &Mutex<Box<dy
     };
     loop {
         let sockets = welcomed.iter().map(|(_, socket)| socket.as_fd());
-        let waiting = callers.fds().chain(sockets);
+        let waiting = callers.fds().chain(greeted.fds()).chain(sockets);
         wait_readable(
             waiting.chain([accepts.listener(), closed.as_fd()]),
             POLL_INTERVAL,
@@ -167,15 +192,24 @@ fn answer<A: Accepts>(accepts: &A, closed: &UnixStream, admission: &Mutex<Box<dy
             }
         }
         accept_all(accepts, &mut callers, closed);
-        for (hello, socket) in callers.hellos() {
+        let mut arrived = Vec::new();
+        for (hello, socket, ()) in callers.lines() {
+            match accepts.greet(hello, socket, &mut **decides()) {
+                Some((After::Proof(caller), socket)) => greeted.admit(socket, caller),
+                Some((After::Welcome(caller), socket)) => arrived.push((caller, socket)),
+                None => {}
+            }
+        }
+        for (proof, socket, caller) in greeted.lines() {
             if is_closed(closed) {
                 return;
             }
-            if let Some(caller) = accepts.answer(hello, socket, &mut **decides()) {
-                let machine = A::machine_of(&caller.0);
-                welcomed.retain(|(earlier, _)| A::machine_of(earlier) != machine);
-                welcomed.push(caller);
-            }
+            arrived.extend(accepts.answer(caller, proof, socket, &mut **decides()));
+        }
+        for caller in arrived {
+            let machine = A::machine_of(&caller.0);
+            welcomed.retain(|(earlier, _)| A::machine_of(earlier) != machine);
+            welcomed.push(caller);
         }
     }
 }
@@ -196,7 +230,7 @@ fn is_ready(socket: &mut impl Socket) -> Option<bool> {
 fn accept_all<A: Accepts>(accepts: &A, callers: &mut Callers<A::Socket>, closed: &UnixStream) {
     loop {
         match accepts.accept() {
-            Ok(socket) => callers.admit(socket),
+            Ok(socket) => callers.accept(socket),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a connection from another machine; retrying");

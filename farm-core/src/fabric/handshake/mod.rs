@@ -24,7 +24,7 @@ use crate::time::{Clock, Nanos};
 
 pub(super) use callers::Callers;
 pub use door::Admission;
-pub(super) use door::{Accepts, Door, announce_ready};
+pub(super) use door::{Accepts, After, Door, announce_ready};
 pub(super) use fit::{
     excerpt, offers_its_own, same_cluster, same_configuration, same_machines, same_version,
 };

@@ -116,14 +116,14 @@ pub(super) fn meet(
                 && let Some(socket) = ask(shared, machine)
             {
                 asked.push(machine);
-                answers.admit(socket);
+                answers.accept(socket);
             }
         }
         if found.is_empty() {
             let talking = callers.fds().chain(answers.fds());
             wait_readable(talking.chain([listener.as_fd()]), REDIAL);
         }
-        for (answer, _) in answers.hellos() {
+        for (answer, ..) in answers.lines() {
             match answer {
                 Answer::Refused { machine, why } => {
                     return Err(ConnectError::Refused { machine, why });
@@ -133,9 +133,9 @@ pub(super) fn meet(
             }
         }
         while let Ok((socket, _)) = listener.accept() {
-            callers.admit(socket);
+            callers.accept(socket);
         }
-        for (hello, socket) in callers.hellos() {
+        for (hello, socket, ()) in callers.lines() {
             found.extend(accept(shared, &awaited, hello, socket, offer, left)?);
         }
         for (hello, _) in &found {

@@ -1,6 +1,7 @@
 //! Answers machines that call a connected machine: connects those that may connect, and refuses the others with the reason.
 //! Without an answer, a caller would wait as long as a starting machine waits for others.
 
+use std::convert::Infallible;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use std::time::Duration;
 use super::connect::{Answer, Hello, check, connected, refuse, watch};
 use super::shared::{PeerState, Shared};
 use crate::fabric::PeerOffer;
-use crate::fabric::handshake::{Accepts, Admission, Sockets, send_line};
+use crate::fabric::handshake::{Accepts, Admission, After, Sockets, send_line};
 use crate::ids::MachineId;
 
 /// Timeout of sending an answer to a caller.
@@ -38,14 +39,17 @@ impl Accepts for ShmCallers {
         self.shared.machines().len()
     }
 
+    // Only processes of this user reach the socket.
+    type Greeted = Infallible;
+    type Proof = ();
     type Welcomed = (Arc<PeerState>, PeerOffer);
 
-    fn answer(
+    fn greet(
         &self,
         hello: Hello,
         mut socket: UnixStream,
         admission: &mut dyn Admission,
-    ) -> Option<(Self::Welcomed, UnixStream)> {
+    ) -> Option<(After<Infallible, Self::Welcomed>, UnixStream)> {
         socket.set_nonblocking(false).ok()?;
         socket.set_write_timeout(Some(ANSWER_TIMEOUT)).ok()?;
         let machine = hello.machine;
@@ -86,7 +90,17 @@ impl Accepts for ShmCallers {
             runs: false,
             offer: hello.offer,
         };
-        Some(((peer, offer), socket))
+        Some((After::Welcome((peer, offer)), socket))
+    }
+
+    fn answer(
+        &self,
+        greeted: Infallible,
+        (): (),
+        _: UnixStream,
+        _: &mut dyn Admission,
+    ) -> Option<(Self::Welcomed, UnixStream)> {
+        match greeted {}
     }
 
     fn machine_of(welcomed: &Self::Welcomed) -> MachineId {

@@ -7,13 +7,17 @@ use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-use super::control::{Answer, Conversation, Greeting, Hello, PROTOCOL, Sealed, Until, VERSION};
+use serde::de::DeserializeOwned;
+
+use super::control::{
+    Answer, Conversation, Greeting, Hello, PROTOCOL, Sealed, Secret, Until, VERSION,
+};
 use super::queue_pair::QueuePair;
 use super::shared::Shared;
 use crate::fabric::Capability;
 use crate::fabric::handshake::{
-    Awaited, Callers, ConnectError, Patience, REDIAL, random_words, receive_line, send_line,
-    wait_readable,
+    Awaited, Callers, ConnectError, Patience, REDIAL, Roster, TurnedAway, random_words,
+    receive_line, send_line, wait_readable,
 };
 use crate::ids::MachineId;
 use crate::time::Clock;
@@ -21,7 +25,8 @@ use crate::time::Clock;
 /// Longest time until a machine is reached that is only asked whether it runs.
 const LONGEST_ASK: Duration = Duration::from_millis(100);
 const UNASKED: &str = "the called machine answered a question that was not asked";
-/// Longest duration of a conversation.
+/// Longest duration of a conversation with a machine that has proved that it knows the secret. Until then, a called machine does not
+/// wait for the caller.
 pub(super) const LONGEST_TALK: Duration = Duration::from_secs(5);
 
 /// A peer to which all queue pairs are connected.
@@ -62,15 +67,18 @@ impl Fault {
 pub(super) fn meet(
     shared: &Shared,
     listener: &TcpListener,
-    machines: &[MachineId],
+    roster: Roster<'_>,
     offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
     patience: Patience<'_>,
 ) -> Result<Vec<Met>, ConnectError> {
     let own = &shared.config;
-    let mut awaited = Awaited::new(own.machine, &own.cluster, machines, patience);
-    let mut all = Vec::with_capacity(machines.len());
-    let mut callers = Callers::new(machines.len());
-    let (mut asked, mut answers) = (Vec::new(), Callers::new(machines.len()));
+    let mut awaited = Awaited::new(own.machine, &own.cluster, roster, patience);
+    let machines = roster.machines.len();
+    let mut all = Vec::with_capacity(machines);
+    let mut callers = Callers::new(machines);
+    let mut greeted: Callers<TcpStream, Greeted> = Callers::new(machines);
+    let identity = Identity::of(shared);
+    let (mut asked, mut answers) = (Vec::new(), Callers::new(machines));
     while !awaited.is_complete() {
         let left = awaited.left()?;
         awaited.check_met(
@@ -79,43 +87,81 @@ pub(super) fn meet(
         )?;
         let mut found = Vec::new();
         for machine in awaited.to_dial() {
-            let met = dial(shared, machine, left)
-                .map_err(Fault::NotMet)
-                .and_then(|socket| call(shared, machine, socket, offer(machine), left));
-            match met {
+            let most = match awaited.may_be_absent(machine) {
+                true => LONGEST_ASK,
+                false => left,
+            };
+            let socket = match dial(shared, machine, most) {
+                Ok(socket) => socket,
+                Err(why) => {
+                    awaited.not_reached(machine, why);
+                    awaited.is_absent(machine);
+                    continue;
+                }
+            };
+            match call(shared, machine, socket, offer(machine), left) {
                 Ok(met) => found.push(met),
-                Err(Fault::NotMet(why)) => awaited.not_reached(machine, why),
+                Err(Fault::NotMet(why)) => {
+                    awaited.not_reached(machine, why);
+                    awaited.is_present(machine);
+                }
                 Err(Fault::Final(error)) => return Err(error),
             }
         }
         for machine in awaited.to_ask() {
-            if !asked.contains(&machine)
-                && let Some(socket) = ask(shared, machine)
-            {
-                asked.push(machine);
-                answers.admit(socket);
+            if asked.contains(&machine) || answers.known().any(|known| *known == machine) {
+                continue;
+            }
+            match ask(shared, machine) {
+                Some(socket) => {
+                    awaited.is_present(machine);
+                    answers.admit(socket, machine);
+                }
+                None => awaited.is_absent(machine),
             }
         }
         if found.is_empty() {
-            let talking = callers.fds().chain(answers.fds());
+            let talking = callers.fds().chain(answers.fds()).chain(greeted.fds());
             wait_readable(talking.chain([listener.as_fd()]), REDIAL);
         }
-        for (answer, _) in answers.hellos::<Answer<Greeting>>() {
-            if let Answer::Runs(machine) = answer {
-                awaited.runs(machine);
+        for (answer, _, machine) in answers.lines::<Answer<Greeting>>() {
+            asked.push(machine);
+            match answer {
+                Answer::Runs(machine) => awaited.runs(machine),
+                _ => awaited.waits(machine),
             }
         }
         while let Ok((socket, _)) = listener.accept() {
-            callers.admit(socket);
+            callers.accept(socket);
         }
-        for (greeting, socket) in callers.hellos() {
+        for (hello, mut socket, ()) in callers.lines::<Greeting>() {
+            let called = Starting {
+                awaited: &awaited,
+                offer,
+            };
+            let asker = (hello.asks_only && hello.machine < own.machine).then_some(hello.machine);
+            match greet(&identity, &called, hello, &mut socket) {
+                Ok(Some(caller)) => greeted.admit(socket, caller),
+                Ok(None) => asker
+                    .into_iter()
+                    .for_each(|asker| awaited.is_present(asker)),
+                Err(why) => {
+                    tracing::warn!("refused a caller: {why}");
+                    awaited.refuse(why);
+                }
+            }
+        }
+        for (proof, socket, caller) in greeted.lines() {
             let most = awaited.left()?;
             let mut called = Starting {
                 awaited: &awaited,
                 offer,
             };
-            match answer(shared, &mut called, greeting, socket, most) {
-                Ok(met) => found.extend(met),
+            match answer(shared, &mut called, caller, proof, socket, most) {
+                Ok(met) => {
+                    awaited.met(met.machine);
+                    all.push(met);
+                }
                 Err(Fault::Final(error)) => return Err(error),
                 Err(Fault::NotMet(why)) => {
                     tracing::warn!("refused a caller: {why}");
@@ -146,23 +192,41 @@ fn ask(shared: &Shared, machine: MachineId) -> Option<TcpStream> {
     let mut socket = dial(shared, machine, LONGEST_ASK).ok()?;
     let question = Greeting {
         asks_only: true,
-        ..greeting(shared).ok()?
+        ..Identity::of(shared).greeting().ok()?
     };
     socket.set_write_timeout(Some(LONGEST_ASK)).ok()?;
     send_line(&mut socket, &question).ok()?;
     Some(socket)
 }
 
-fn greeting(shared: &Shared) -> std::io::Result<Greeting> {
-    Ok(Greeting {
-        asks_only: false,
-        protocol: PROTOCOL.into(),
-        version: VERSION,
-        cluster: shared.config.cluster.clone(),
-        machine: shared.config.machine,
-        queues: shared.groups.len() as u16,
-        random: random_words()?,
-    })
+/// What a machine says about itself in its greeting.
+pub(super) struct Identity<'a> {
+    pub(super) cluster: &'a str,
+    pub(super) machine: MachineId,
+    /// Number of queue pairs for each other machine.
+    pub(super) queues: u16,
+}
+
+impl<'a> Identity<'a> {
+    pub(super) fn of(shared: &'a Shared) -> Self {
+        Self {
+            cluster: &shared.config.cluster,
+            machine: shared.config.machine,
+            queues: shared.groups.len() as u16,
+        }
+    }
+
+    pub(super) fn greeting(&self) -> std::io::Result<Greeting> {
+        Ok(Greeting {
+            asks_only: false,
+            protocol: PROTOCOL.into(),
+            version: VERSION,
+            cluster: self.cluster.into(),
+            machine: self.machine,
+            queues: self.queues,
+            random: random_words()?,
+        })
+    }
 }
 
 /// Performs the caller's side of the handshake.
@@ -179,7 +243,7 @@ fn call(
     let end = Clock::Host.now() + most.as_nanos() as u64;
     socket.set_nodelay(true).map_err(io)?;
     socket.set_write_timeout(Some(most)).map_err(io)?;
-    let ours = greeting(shared).map_err(io)?;
+    let ours = Identity::of(shared).greeting().map_err(io)?;
     send_line(&mut socket, &ours).map_err(io)?;
     let reader = Until {
         socket: &socket,
@@ -207,7 +271,8 @@ fn call(
     talk.send(&sealed).map_err(io)?;
     let sealed = match talk.receive::<Answer<Sealed>>().map_err(io)? {
         Answer::Welcome(sealed) => sealed,
-        Answer::Refused(why) | Answer::NotYet(why) => return Err(refused(why)),
+        Answer::Refused(why) => return Err(refused(why)),
+        Answer::NotYet(why) => return Err(Fault::NotMet(why)),
         Answer::Runs(_) | Answer::Waits => return Err(refused(UNASKED.into())),
     };
     let hello: Hello = talk.open(&sealed).map_err(io)?;
@@ -232,8 +297,8 @@ pub(super) trait Called {
     /// Returns the answer to a greeting that only asks.
     fn about_itself(&self) -> Answer<Greeting>;
 
-    /// Returns the answer for a machine that may not connect; `None` if it may.
-    fn turn_away(&self, caller: MachineId) -> Option<Answer<Greeting>>;
+    /// Returns why a machine may not connect; `None` if it may.
+    fn turn_away(&self, caller: MachineId) -> Option<TurnedAway>;
 
     /// Returns the memory that is offered to a machine, which has proved that it belongs to the cluster.
     ///
@@ -253,9 +318,8 @@ impl Called for Starting<'_, '_> {
         Answer::Waits
     }
 
-    fn turn_away(&self, caller: MachineId) -> Option<Answer<Greeting>> {
-        let judged = self.awaited.check_call_of(caller);
-        judged.err().map(Answer::Refused)
+    fn turn_away(&self, caller: MachineId) -> Option<TurnedAway> {
+        self.awaited.check_call_of(caller).err()
     }
 
     fn offer(&mut self, caller: MachineId) -> Result<Vec<Capability>, String> {
@@ -263,59 +327,106 @@ impl Called for Starting<'_, '_> {
     }
 }
 
-/// Performs the called machine's side of the handshake. Returns `None` if the caller only asked.
+/// A caller whose greeting was answered: both greetings, from which the key of the conversation follows.
+pub(super) struct Greeted {
+    theirs: Greeting,
+    ours: Greeting,
+}
+
+/// Answers the greeting of a caller, without waiting for more. Returns `None` if the caller only asked, or must try again.
+///
+/// # Errors
+/// Why the caller was refused.
+pub(super) fn greet(
+    own: &Identity<'_>,
+    called: &dyn Called,
+    theirs: Greeting,
+    socket: &mut TcpStream,
+) -> Result<Option<Greeted>, String> {
+    let machine = theirs.machine;
+    let gone = |error: std::io::Error| format!("machine {machine}: {error}");
+    // The answer fits the buffer of a socket to which nothing was sent.
+    socket.set_nonblocking(true).map_err(gone)?;
+    socket.set_nodelay(true).map_err(gone)?;
+    let judged = theirs.judge(own.cluster).map_err(TurnedAway::Refused);
+    let (answer, why) = match judged.map(|()| called.turn_away(machine)) {
+        Ok(_) if theirs.asks_only => (called.about_itself(), None),
+        Ok(None) => {
+            let ours = own.greeting().map_err(gone)?;
+            send_line(socket, &Answer::Welcome(ours.clone())).map_err(gone)?;
+            return Ok(Some(Greeted { theirs, ours }));
+        }
+        // The caller tries again.
+        Ok(Some(TurnedAway::NotYet(why))) => (Answer::NotYet(why), None),
+        Ok(Some(TurnedAway::Refused(why)))
+        | Err(TurnedAway::Refused(why) | TurnedAway::NotYet(why)) => {
+            (Answer::Refused(why.clone()), Some(why))
+        }
+    };
+    // If the caller is gone, the failure to send is ignored.
+    let _ = send_line(socket, &answer);
+    match why {
+        Some(why) => Err(format!("machine {machine}: {why}")),
+        None => Ok(None),
+    }
+}
+
+/// Opens the conversation with a caller that has sent its proof, the first sealed message.
+///
+/// # Errors
+/// Why the proof does not show that the caller knows the secret.
+pub(super) fn open_proof<T: DeserializeOwned>(
+    secret: &Secret,
+    Greeted { theirs, ours }: &Greeted,
+    proof: &Sealed,
+    socket: TcpStream,
+    most: Duration,
+) -> std::io::Result<(Conversation, T)> {
+    let end = Clock::Host.now() + most.as_nanos() as u64;
+    socket.set_nonblocking(false)?;
+    socket.set_write_timeout(Some(most))?;
+    let mut talk = Conversation::new(socket, secret, (theirs, ours), false, end)?;
+    match talk.open(proof) {
+        Ok(hello) => Ok((talk, hello)),
+        Err(error) => {
+            // If the caller is gone, the failure to send is ignored.
+            let _ = talk.send(&Answer::<Sealed>::Refused(error.to_string()));
+            Err(error)
+        }
+    }
+}
+
+/// Performs the called machine's side of the handshake from the proof of a caller on.
 pub(super) fn answer(
     shared: &Shared,
     called: &mut dyn Called,
-    theirs: Greeting,
-    mut socket: TcpStream,
+    greeted: Greeted,
+    proof: Sealed,
+    socket: TcpStream,
     most: Duration,
-) -> Result<Option<Met>, Fault> {
-    let machine = theirs.machine;
+) -> Result<Met, Fault> {
+    let machine = greeted.theirs.machine;
     let gone = |error: std::io::Error| Fault::NotMet(format!("machine {machine}: {error}"));
-    let most = most.min(LONGEST_TALK);
-    let end = Clock::Host.now() + most.as_nanos() as u64;
-    socket.set_nonblocking(false).map_err(gone)?;
-    socket.set_nodelay(true).map_err(gone)?;
-    socket.set_write_timeout(Some(most)).map_err(gone)?;
-    let judged = theirs.judge(&shared.config.cluster);
-    let early = match judged {
-        Err(why) => Some(Answer::Refused(why)),
-        Ok(()) if theirs.asks_only => Some(called.about_itself()),
-        Ok(()) => called.turn_away(machine),
-    };
-    if let Some(early) = early {
-        // If the caller is gone, the failure to send is ignored.
-        let _ = send_line(&mut socket, &early);
-        return match early {
-            Answer::Refused(why) | Answer::NotYet(why) => {
-                Err(Fault::NotMet(format!("machine {machine}: {why}")))
-            }
-            _ => Ok(None),
-        };
-    }
-    let ours = greeting(shared).map_err(gone)?;
-    send_line(&mut socket, &Answer::Welcome(ours.clone())).map_err(gone)?;
-    let secret = &shared.config.secret;
-    let mut talk = Conversation::new(socket, secret, (&theirs, &ours), false, end).map_err(gone)?;
-    let sealed: Sealed = talk.receive().map_err(gone)?;
-    let hello: Hello = talk.open(&sealed).map_err(|error| {
-        // If the caller is gone, the failure to send is ignored.
-        let _ = talk.send(&Answer::<Sealed>::Refused(error.to_string()));
-        gone(error)
-    })?;
+    let (secret, most) = (&shared.config.secret, most.min(LONGEST_TALK));
+    let opened = open_proof::<Hello>(secret, &greeted, &proof, socket, most);
+    let (mut talk, hello) = opened.map_err(gone)?;
     // From here on, the caller is known to belong to the cluster, so both sides report a problem.
     let refused = |why: String| Fault::Final(ConnectError::Refused { machine, why });
     let refuse = |talk: &mut Conversation, why: String| {
         let _ = talk.send(&Answer::<Sealed>::Refused(why.clone()));
         Err(refused(why))
     };
+    // Another call of the machine may have been answered since its greeting.
+    if let Some(TurnedAway::Refused(why) | TurnedAway::NotYet(why)) = called.turn_away(machine) {
+        let _ = talk.send(&Answer::<Sealed>::NotYet(why.clone()));
+        return Err(Fault::NotMet(format!("machine {machine}: {why}")));
+    }
     let offer = match called.offer(machine) {
         Ok(offer) => offer,
         Err(why) => return refuse(&mut talk, why),
     };
     let (mut pairs, ours) = shared
-        .prepare(machine, theirs.queues.into(), offer)
+        .prepare(machine, greeted.theirs.queues.into(), offer)
         .map_err(Fault::Final)?;
     if let Err(why) = hello.judge(machine, &shared.terms(pairs.len())) {
         return refuse(&mut talk, why);
@@ -327,12 +438,12 @@ pub(super) fn answer(
         .map_err(Fault::Final)?;
     talk.await_ready().map_err(gone)?;
     talk.send_ready().map_err(gone)?;
-    Ok(Some(Met {
+    Ok(Met {
         machine,
         hello,
         pairs,
         socket: talk.into_socket(),
-    }))
+    })
 }
 
 /// Returns the first socket address of a host name.
