@@ -23,7 +23,7 @@ use crate::control::Control;
 use crate::fabric::verbs::{DevicePlace, SecretError, VerbsError};
 use crate::fabric::{
     ArenaConfig, Capability, ConnectError, Departed, Departure, ExportError, Exporter,
-    FabricMachine, FabricStartError, Patience, PeerOffer, Reporter,
+    FabricMachine, FabricStartError, Patience, PeerOffer, Reporter, Roster,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
@@ -48,6 +48,8 @@ use spare::Spare;
 
 /// Longest wait of machines of one process for each other.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time between two looks at machines that join.
+const JOINED_LOOK: Duration = Duration::from_micros(100);
 /// Longest sleep of a worker without notification. Bounds the delay until the worker sees a stop
 /// request.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
@@ -142,13 +144,13 @@ pub enum MachineError {
 /// The function that is called on each worker before its first turn, to attach layers and register handlers.
 pub type Attach = Arc<dyn Fn(&mut Worker) + Send + Sync>;
 
-/// Starts all machines of a configuration in this process. They use the same shared memory, sockets
-/// and rings as machines in separate processes.
+/// Starts all machines of a configuration in this process, and waits until all are connected. They use the same shared memory,
+/// sockets and rings as machines in separate processes.
 ///
 /// # Errors
 /// [`MachineError`] of the first machine, in the order of the configuration, that could not start.
 pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, MachineError> {
-    std::thread::scope(|scope| {
+    let started: Result<Vec<Machine>, MachineError> = std::thread::scope(|scope| {
         let starts: Vec<_> = config
             .machines
             .iter()
@@ -162,7 +164,19 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
                 .expect("no thread panics while it starts a machine")
         });
         started.collect()
-    })
+    });
+    let started = started?;
+    wait_until_joined(&started);
+    Ok(started)
+}
+
+/// Waits until the machines that store nothing have joined the others.
+fn wait_until_joined(machines: &[Machine]) {
+    let joins =
+        |machine: &Machine| !machine.store.map().is_complete() && !machine.control.is_stopping();
+    while machines.iter().any(joins) {
+        std::thread::park_timeout(JOINED_LOOK);
+    }
 }
 
 thread_local! {
@@ -172,7 +186,7 @@ thread_local! {
 
 /// The machines that a machine has connected to.
 struct Met {
-    /// All machines, this one included.
+    /// These machines, this one included.
     peers: Vec<LinkPeer>,
     /// The segments that this machine exports for them.
     segments: BTreeMap<MachineId, Capability>,
@@ -193,8 +207,8 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Starts machine `id` of the configuration, waits for the other machines within `patience` (a
-    /// [`Duration`] converts to it), and runs its workers.
+    /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
+    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run.
     ///
     /// # Errors
     /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
@@ -274,7 +288,12 @@ impl Machine {
     ) -> Result<Met, MachineError> {
         let exporter = fabric.exporter();
         let mut segments = Vec::with_capacity(config.machines.len());
-        for machine in &config.machines {
+        let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
+        let joins = |machine: &MachineId| config.memory_of(*machine) == 0;
+        let joiners: Vec<MachineId> = machines.iter().copied().filter(joins).collect();
+        // Machines that store memory let the others connect later.
+        let meets = |machine: &&MachineConfig| joins(&id) || !joins(&machine.id);
+        for machine in config.machines.iter().filter(meets) {
             let theirs = usize::from(machine.workers);
             let layout = match machine.id == id {
                 true => SegmentLayout::within(ring_format(config), workers),
@@ -283,7 +302,6 @@ impl Machine {
             let (memory, capability) = export_segment(config, &exporter, layout)?;
             segments.push((machine.id, theirs, memory, capability));
         }
-        let machines: Vec<MachineId> = segments.iter().map(|segment| segment.0).collect();
         let mut offer = |peer: MachineId| {
             segments
                 .iter()
@@ -291,7 +309,18 @@ impl Machine {
                 .map(|segment| segment.3)
                 .collect()
         };
-        let met = fabric.connect(&machines, &mut offer, patience)?;
+        let roster = Roster {
+            machines: &machines,
+            joiners: &joiners,
+        };
+        let met = fabric.connect(roster, &mut offer, patience)?;
+        segments.retain(|(machine, .., capability)| {
+            let is_met = met.iter().any(|peer| peer.machine == *machine);
+            if !is_met {
+                fabric.exporter().withdraw(capability);
+            }
+            is_met
+        });
         let segment_of = |machine: MachineId, met: &[PeerOffer]| {
             let peer = met.iter().find(|peer| peer.machine == machine);
             peer.and_then(|peer| peer.offer.first().copied())
@@ -338,11 +367,15 @@ impl Machine {
         let reads = reads_in_flight(config);
         let arena = arena(config, reads);
         let mut endpoint = self.fabric.endpoint(worker, &arena, reads)?;
+        let machines = config.machines.iter();
+        let machines = machines.map(|machine| (machine.id, usize::from(machine.workers)));
+        let mut machines: Vec<(MachineId, usize)> = machines.collect();
+        machines.sort_unstable();
         let links = Links::wire(
             &mut endpoint,
             self.id,
             worker,
-            &met.peers,
+            (&machines, &met.peers),
             ring_format(config),
         )?;
         let exporter = self.exporter.clone();

@@ -1,10 +1,12 @@
 //! Machines without memory that are started again in a cluster that runs: what goes wrong with one of them does not harm the others,
 //! and nothing of its earlier start reaches the next one.
 
+use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use farm_core::config::Config;
+use farm_core::config::host::run_dir;
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::machine::{Attach, Machine, MachineError};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -34,14 +36,20 @@ fn id(number: u16) -> MachineId {
     MachineId::new(number).unwrap()
 }
 
-/// Starts `machines` machines. The first two store regions, the others store nothing.
-fn start(name: &str, machines: u16, workers: u16) -> (Config, Vec<Machine>) {
+/// Returns the configuration of `machines` machines. The first two store regions, the others store nothing.
+fn configuration(name: &str, machines: u16, workers: u16) -> Config {
     let mut config = Config::tiny_for(machines, workers);
     config.cluster.name = format!("joining-{name}-{}", std::process::id());
     config.memory.per_machine_bytes = 64 << 20;
     for machine in &mut config.machines[2..] {
         machine.memory_bytes = Some(0);
     }
+    config
+}
+
+/// Starts all machines of a configuration.
+fn start(name: &str, machines: u16, workers: u16) -> (Config, Vec<Machine>) {
+    let config = configuration(name, machines, workers);
     let started = farm_core::machine::start_all(&config, &attach()).unwrap();
     (config, started)
 }
@@ -90,7 +98,7 @@ fn call(
     answers
 }
 
-/// Regression test: the machine was connected before it had met all others. While it waited for one that does not run, no region
+/// Regression test: the machine was connected before it had met all others. While it waited for one that does not answer, no region
 /// was recorded, and when it gave up, the others took it for lost and stopped.
 #[test]
 fn the_cluster_continues_after_a_start_that_fails() {
@@ -99,30 +107,90 @@ fn the_cluster_continues_after_a_start_that_fails() {
         machines.pop().unwrap().stop().unwrap();
     }
     record_a_region(&machines);
+    // Machine 3 listens, and never answers.
+    let socket = run_dir(&config).join(&config.cluster.name).join("m3.sock");
+    let silent = UnixListener::bind(&socket).unwrap();
     let error = std::thread::scope(|scope| {
-        let third = scope.spawn(|| start_one(&config, 3, 3 * SOON).map(drop));
-        while !third.is_finished() {
+        let fourth = scope.spawn(|| start_one(&config, 4, 3 * SOON).map(drop));
+        while !fourth.is_finished() {
             record_a_region(&machines);
             std::thread::park_timeout(Duration::from_millis(100));
         }
-        third.join().unwrap().unwrap_err()
+        fourth.join().unwrap().unwrap_err()
     });
-    assert!(error.to_string().contains("m4"), "{error}");
+    assert!(error.to_string().contains("m3"), "{error}");
     record_a_region(&machines);
-    // Together they can start.
-    let started = std::thread::scope(|scope| {
-        let starts = [3, 4].map(|number| {
-            scope.spawn({
-                let config = &config;
-                move || start_one(config, number, PATIENCE)
-            })
-        });
+    drop(silent);
+    std::fs::remove_file(&socket).unwrap();
+    // Each is connected to all others, whichever of the two starts first.
+    machines.extend(start_both(&config));
+    check_all_connected(&machines);
+    while let Some(last) = machines.pop() {
+        last.stop().unwrap();
+    }
+}
+
+/// Starts machines 3 and 4 at the same time.
+fn start_both(config: &Config) -> [Machine; 2] {
+    std::thread::scope(|scope| {
+        let starts = [3, 4].map(|number| scope.spawn(move || start_one(config, number, PATIENCE)));
         starts.map(|start| start.join().unwrap().unwrap())
+    })
+}
+
+/// Waits until all machines have joined, and checks that each can call each other one.
+fn check_all_connected(machines: &[Machine]) {
+    for machine in machines {
+        while !machine.store().map().is_complete() {
+            assert_eq!(machine.control().failure(), None);
+            std::thread::yield_now();
+        }
+    }
+    for (from, to) in machines
+        .iter()
+        .flat_map(|from| machines.iter().map(move |to| (from, to)))
+    {
+        if from.id() != to.id() {
+            let worker = WorkerRef::new(to.id(), WorkerId::FIRST);
+            let echo = call(from, 0, worker, ECHO, "here").recv_timeout(PATIENCE);
+            assert_eq!(echo.unwrap().unwrap(), b"here");
+        }
+    }
+}
+
+/// Regression test: machines that store regions waited for those that store nothing.
+#[test]
+fn machines_that_store_nothing_need_not_be_present_at_a_start() {
+    let config = configuration("absent", 4, 1);
+    let mut machines: Vec<Machine> = std::thread::scope(|scope| {
+        let config = &config;
+        let starts = [1, 2].map(|number| scope.spawn(move || start_one(config, number, PATIENCE)));
+        starts.map(|start| start.join().unwrap().unwrap()).into()
     });
-    machines.extend(started);
-    let to = WorkerRef::new(id(2), WorkerId::FIRST);
-    let echo = call(&machines[3], 0, to, ECHO, "here").recv_timeout(PATIENCE);
-    assert_eq!(echo.unwrap().unwrap(), b"here");
+    record_a_region(&machines);
+    check_all_connected(&machines);
+    for number in [4, 3] {
+        machines.push(start_one(&config, number, PATIENCE).unwrap());
+        check_all_connected(&machines);
+        record_a_region(&machines);
+    }
+    while let Some(last) = machines.pop() {
+        last.stop().unwrap();
+    }
+}
+
+/// Of two machines that join at the same time, one must call the other, at whichever moment it begins to run.
+#[test]
+fn machines_that_join_at_the_same_time_are_connected() {
+    let (config, mut machines) = start("both", 4, 1);
+    for _ in 0..20 {
+        check_all_connected(&machines);
+        for _ in 0..2 {
+            machines.pop().unwrap().stop().unwrap();
+        }
+        machines.extend(start_both(&config));
+    }
+    check_all_connected(&machines);
     while let Some(last) = machines.pop() {
         last.stop().unwrap();
     }

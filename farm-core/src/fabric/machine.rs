@@ -1,6 +1,6 @@
 //! One machine on the configured fabric.
 
-use super::handshake::Reporter;
+use super::handshake::{Reporter, Roster};
 use super::shm::{self, ShmConfig, ShmMachine};
 use super::verbs::{VerbsConfig, VerbsError, VerbsExporter, VerbsMachine, VerbsStartError};
 use super::{
@@ -69,14 +69,14 @@ impl FabricMachine {
         }
     }
 
-    /// Connects to every machine of the cluster, this one included. Offers each machine the memory
-    /// that `offer` returns for it. Waits at most for `patience`.
+    /// Connects to the machines of the cluster, this one included: those that join only if they are present, and this one joins, too.
+    /// Offers each machine the memory that `offer` returns for it. Waits at most for `patience`.
     ///
     /// # Errors
     /// [`ConnectError`] names the machine that did not connect, or refused, and the reason.
-    pub fn connect<'p>(
+    pub fn connect<'r, 'p>(
         &mut self,
-        machines: &[MachineId],
+        machines: impl Into<Roster<'r>>,
         offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
         patience: impl Into<Patience<'p>>,
     ) -> Result<Vec<PeerOffer>, ConnectError> {

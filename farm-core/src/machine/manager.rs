@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::MachineError;
-use crate::config::Config;
 use crate::config::host::store_dir;
+use crate::config::{Config, MachineConfig};
 use crate::fabric::Exporter;
 use crate::ids::MachineId;
 use crate::membership::Membership;
@@ -62,20 +62,21 @@ pub(super) fn make_manager(
     if manager_of(config) != id {
         return Ok(None);
     }
-    let member = |peer: &LinkPeer| {
-        let machine = config.machine(peer.machine);
+    let member = |machine: &MachineConfig| {
+        let peer = peers.iter().find(|peer| peer.machine == machine.id);
         Member {
-            machine: peer.machine,
-            boot: match peer.machine == id {
+            machine: machine.id,
+            boot: match machine.id == id {
                 true => exporter.boot(),
-                false => peer.theirs.boot,
+                // Recorded when the machine joins.
+                false => peer.map_or(0, |peer| peer.theirs.boot),
             },
-            workers: peer.workers as u16,
-            stores: config.memory_of(peer.machine) > 0,
-            domain: machine.map_or_else(Domain::default, |machine| config.domain_of(machine)),
+            workers: machine.workers,
+            stores: config.memory_of(machine.id) > 0,
+            domain: config.domain_of(machine),
         }
     };
-    let members = peers.iter().map(member).collect();
+    let members = config.machines.iter().map(member).collect();
     let first = Configuration::first(&config.cluster.name, members)
         .expect("a configuration that was validated has members that can form a cluster");
     warn_of_shared_domains(config, &first);

@@ -202,7 +202,8 @@ struct Wiring<'a> {
 }
 
 impl Links {
-    /// Wires worker `worker` of machine `own`.
+    /// Wires worker `worker` of machine `own` to those of the `machines`, which are ascending and have their numbers of workers, that
+    /// are among the peers. The others can be [linked](crate::worker::Worker::link) later.
     ///
     /// # Errors
     /// [`LinkError`] when a peer's segment cannot be imported or a ring cannot be created.
@@ -213,7 +214,7 @@ impl Links {
         endpoint: &mut Endpoint,
         own: MachineId,
         worker: WorkerId,
-        peers: &[LinkPeer],
+        (machines, peers): (&[(MachineId, usize)], &[LinkPeer]),
         format: RingFormat,
     ) -> Result<Self, LinkError> {
         let me = peers
@@ -224,11 +225,8 @@ impl Links {
             worker,
             workers: me.workers,
             format,
-            machines: peers
-                .iter()
-                .map(|peer| (peer.machine, peer.workers))
-                .collect(),
-            numbers: vec![0; peers.len()],
+            machines: machines.to_vec(),
+            numbers: vec![0; machines.len()],
             out: Vec::new(),
             within: Vec::new(),
             incoming: Vec::new(),
@@ -237,7 +235,13 @@ impl Links {
             logs_in: Vec::new(),
             own_log: None,
         };
-        for peer in peers {
+        for (machine, _) in machines {
+            let Some(peer) = peers.iter().find(|peer| peer.machine == *machine) else {
+                links.out.push(None);
+                links.credits.push(Vec::new());
+                links.logs_out.push(None);
+                continue;
+            };
             if peer.machine == own {
                 links.out.push(None);
                 links.logs_out.push(None);
@@ -256,6 +260,13 @@ impl Links {
             }
         }
         Ok(links)
+    }
+
+    /// Returns the own machine and those with a connection, with their numbers of workers.
+    pub(crate) fn connected(&self) -> Vec<(MachineId, usize)> {
+        let machines = self.machines.iter().zip(&self.credits);
+        let connected = machines.filter(|(_, credits)| !credits.is_empty());
+        connected.map(|(machine, _)| *machine).collect()
     }
 
     /// Wires the rings and logs between this worker and a machine that has connected.

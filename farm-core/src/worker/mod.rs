@@ -156,7 +156,7 @@ impl Worker {
         let slots = parts.endpoint.arena().slots();
         let classes = parts.endpoint.arena().classes();
         let logs = log::Logs::new(parts.me.machine, &mut parts.links, operations);
-        let epochs = EpochBarrier::new(parts.me, &parts.links.machines);
+        let epochs = EpochBarrier::new(parts.me, &parts.links.connected());
         let mut worker = Self {
             me: parts.me,
             now: parts.clock.now(),

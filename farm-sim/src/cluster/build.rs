@@ -279,11 +279,13 @@ pub(super) fn worker(
         classes: vec![(512, slots), (2048, slots.min(8)), (8192, 2)],
     };
     let mut endpoint = fabric.endpoint(me.machine, me.worker, &arena);
+    let machines = peers.iter().map(|peer| (peer.machine, peer.workers));
+    let machines: Vec<(MachineId, usize)> = machines.collect();
     let links = Links::wire(
         &mut endpoint,
         me.machine,
         me.worker,
-        peers,
+        (&machines, peers),
         limits.ring_format(),
     )
     .expect("the limits of the cluster allow the rings to be wired");

@@ -122,6 +122,35 @@ fn a_node_without_memory_leaves_and_the_others_continue() {
     }
 }
 
+/// Machines with memory do not wait for machine 3, which joins them later.
+#[test]
+fn nodes_with_memory_start_without_the_others() {
+    let place = Place::new("no-memory-late");
+    let config = place.config("farm.toml", "32MiB", 3, "memory_bytes = 0\n");
+    let mut nodes = [1, 2].map(|machine| place.start_node(&config, machine));
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    let status = || place.farm(&["status", "--config", &config]).end().stdout;
+    assert!(status().contains("2 of 3 machine(s) run"), "{}", status());
+    let cluster = Cluster::join(&config, MachineId::new(3).unwrap());
+    let cluster = cluster.start().unwrap();
+    let table: Table<u64, u64> = cluster.create_table("late", 1000).unwrap();
+    cluster
+        .block_on(async |farm| {
+            table.insert(&farm, 1, 2).await?;
+            assert_eq!(table.get(&farm, 1).await?, Some(2));
+            Ok::<_, Error>(())
+        })
+        .unwrap();
+    assert!(status().contains("3 of 3 machine(s) run"), "{}", status());
+    cluster.stop().unwrap();
+    nodes[0].signal(Signal::INT);
+    for node in nodes {
+        node.end_within(PROMPT).ok();
+    }
+}
+
 #[test]
 fn a_killed_node_without_memory_stops_the_others() {
     let place = Place::new("no-memory-killed");

@@ -66,6 +66,11 @@ impl<S: Socket, C> Callers<S, C> {
         self.waiting.iter().map(|caller| caller.socket.as_fd())
     }
 
+    /// Returns what is known of the callers.
+    pub(in crate::fabric) fn known(&self) -> impl Iterator<Item = &C> {
+        self.waiting.iter().map(|caller| &caller.known)
+    }
+
     /// Returns the callers whose line is complete, with what is known of them. Drops callers that sent something else.
     pub(in crate::fabric) fn lines<L: DeserializeOwned>(&mut self) -> Vec<(L, S, C)> {
         let mut complete = Vec::new();

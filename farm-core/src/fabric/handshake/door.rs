@@ -41,6 +41,11 @@ pub trait Admission: Send {
     /// The reason why it may not connect.
     fn offer(&mut self, caller: MachineId) -> Result<Vec<Capability>, String>;
 
+    /// Returns whether the machine admits callers. If it does not yet, those that join it try again.
+    fn is_open(&self) -> bool {
+        true
+    }
+
     /// Handles that the machine has connected: from now on its memory can be imported.
     fn connected(&mut self, peer: PeerOffer);
 }
@@ -54,6 +59,10 @@ impl Admission for RefuseAll {
             "the machines of the cluster are connected already; stop and start all of them together (machine {caller} \
              called later)"
         ))
+    }
+
+    fn is_open(&self) -> bool {
+        false
     }
 
     fn connected(&mut self, _: PeerOffer) {}

@@ -13,7 +13,7 @@ mod fit;
 mod lines;
 mod monitor;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -69,6 +69,29 @@ impl Patience<'_> {
     fn is_cancelled(&self) -> bool {
         self.cancelled
             .is_some_and(|cancelled| cancelled.load(Ordering::Acquire))
+    }
+}
+
+/// The machines of a cluster, as a machine connects to them.
+#[derive(Clone, Copy, Debug)]
+pub struct Roster<'a> {
+    /// All machines.
+    pub machines: &'a [MachineId],
+    /// Those that need not be present when the others start. Each of them calls the others when these run, and is admitted by their
+    /// doors. The others meet each other at their start.
+    pub joiners: &'a [MachineId],
+}
+
+impl<'a> From<&'a [MachineId]> for Roster<'a> {
+    fn from(machines: &'a [MachineId]) -> Self {
+        let joiners = &[];
+        Self { machines, joiners }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [MachineId; N]> for Roster<'a> {
+    fn from(machines: &'a [MachineId; N]) -> Self {
+        machines.as_slice().into()
     }
 }
 
@@ -184,12 +207,30 @@ pub enum ConnectError {
     Socket(#[from] std::io::Error),
 }
 
+/// Why a machine does not connect to a caller, in a text for the caller.
+#[derive(Debug)]
+pub(super) enum TurnedAway {
+    /// It never does.
+    Refused(String),
+    /// It may do later.
+    NotYet(String),
+}
+
 /// The machines for which a machine waits.
+///
+/// A machine that joins waits for all machines that do not, until they run. Of the others that join, it waits for those that run,
+/// and for those with smaller ids that are present, because these do not call it. So of two machines that join at the same time, the
+/// one with the greater id connects to the other when that one runs.
 pub(super) struct Awaited<'a> {
     own: MachineId,
     cluster: &'a str,
+    roster: Roster<'a>,
     missing: Vec<MachineId>,
-    /// Missing machines that have answered that they run already.
+    /// The other machines that join, if this one does, and that are not connected.
+    joiners: Vec<MachineId>,
+    /// Those of them that may be present, and must be met, or answer that they wait themselves.
+    unsettled: BTreeSet<MachineId>,
+    /// Machines that are not connected, and have answered that they run already.
     running: Vec<MachineId>,
     patience: Patience<'a>,
     started: Nanos,
@@ -203,17 +244,27 @@ pub(super) struct Awaited<'a> {
 const MOST_REFUSED: usize = 8;
 
 impl<'a> Awaited<'a> {
-    /// Creates the list of awaited machines: all `machines` except `own`. The wait begins now.
+    /// Creates the list of machines for which `own` waits. The wait begins now.
     pub(super) fn new(
         own: MachineId,
         cluster: &'a str,
-        machines: &[MachineId],
+        roster: Roster<'a>,
         patience: Patience<'a>,
     ) -> Self {
+        let others = roster.machines.iter().copied();
+        let others = others.filter(|machine| *machine != own);
+        let (mut joiners, missing): (Vec<MachineId>, Vec<MachineId>) =
+            others.partition(|machine| roster.joiners.contains(machine));
+        if !roster.joiners.contains(&own) {
+            joiners.clear();
+        }
         Self {
             own,
             cluster,
-            missing: machines.iter().copied().filter(|m| *m != own).collect(),
+            roster,
+            missing,
+            joiners,
+            unsettled: BTreeSet::new(),
             running: Vec::new(),
             patience,
             started: Clock::Host.now(),
@@ -236,31 +287,68 @@ impl<'a> Awaited<'a> {
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.missing.is_empty()
+        self.missing.is_empty() && self.unsettled.is_empty()
     }
 
-    /// Records that a missing machine runs already, and must be dialled.
+    /// Returns whether this machine joins machines that run.
+    pub(super) fn joins(&self) -> bool {
+        self.roster.joiners.contains(&self.own)
+    }
+
+    /// Records that a machine runs already, and must be dialled.
     pub(super) fn runs(&mut self, machine: MachineId) {
         self.running.push(machine);
+        self.is_present(machine);
+    }
+
+    /// Records that a machine listens, has called, or was asked.
+    pub(super) fn is_present(&mut self, machine: MachineId) {
+        if self.joiners.contains(&machine) {
+            self.unsettled.insert(machine);
+        }
+    }
+
+    /// Records that a machine has answered that it waits for machines itself. It dials this machine.
+    pub(super) fn waits(&mut self, machine: MachineId) {
+        if machine > self.own {
+            self.unsettled.remove(&machine);
+        }
+    }
+
+    /// Records that a machine does not listen. If it joins, it is not awaited.
+    pub(super) fn is_absent(&mut self, machine: MachineId) {
+        if self.unsettled.remove(&machine) {
+            self.running.retain(|running| *running != machine);
+        }
+    }
+
+    /// Returns whether a machine need not be present.
+    pub(super) fn may_be_absent(&self, machine: MachineId) -> bool {
+        self.joiners.contains(&machine)
     }
 
     fn must_dial(&self, machine: MachineId) -> bool {
-        machine < self.own || self.running.contains(&machine)
+        let joins = self.joins() && !self.roster.joiners.contains(&machine);
+        joins || machine < self.own || self.running.contains(&machine)
+    }
+
+    fn unmet(&self) -> impl Iterator<Item = MachineId> + '_ {
+        self.missing.iter().chain(&self.joiners).copied()
     }
 
     /// Returns the machines to dial. Of two machines that start, the one with the greater id dials. A machine that runs is
-    /// dialled.
+    /// dialled, and by a machine that joins also one that will run.
     pub(super) fn to_dial(&self) -> Vec<MachineId> {
-        let missing = self.missing.iter().copied();
-        missing.filter(|machine| self.must_dial(*machine)).collect()
+        self.unmet()
+            .filter(|machine| self.must_dial(*machine))
+            .collect()
     }
 
     /// Returns the machines with greater ids that may be starting. Such a machine dials this machine if its configuration
     /// lists this machine. Therefore this machine asks whether the two are compatible, and whether the other one runs
     /// already.
     pub(super) fn to_ask(&self) -> Vec<MachineId> {
-        let missing = self.missing.iter().copied();
-        missing
+        self.unmet()
             .filter(|machine| !self.must_dial(*machine))
             .collect()
     }
@@ -268,19 +356,27 @@ impl<'a> Awaited<'a> {
     /// Checks that this machine waits for a call from `machine`.
     ///
     /// # Errors
-    /// Why not, in a text for `machine`.
-    pub(super) fn check_call_of(&self, machine: MachineId) -> Result<(), String> {
+    /// Why not.
+    pub(super) fn check_call_of(&self, machine: MachineId) -> Result<(), TurnedAway> {
+        if self.joins() || self.roster.joiners.contains(&machine) {
+            let own = self.own;
+            return Err(TurnedAway::NotYet(format!(
+                "machine {own} waits for other machines itself"
+            )));
+        }
         if self.missing.contains(&machine) && machine > self.own {
             return Ok(());
         }
-        Err(format!(
+        Err(TurnedAway::Refused(format!(
             "machine {machine} is connected already, or has the smaller id of the two machines and must wait for a call"
-        ))
+        )))
     }
 
     pub(super) fn met(&mut self, machine: MachineId) {
         tracing::info!(%machine, "connected to machine");
         self.missing.retain(|missing| *missing != machine);
+        self.joiners.retain(|joiner| *joiner != machine);
+        self.unsettled.remove(&machine);
         self.unreached.remove(&machine);
     }
 
@@ -317,7 +413,8 @@ impl<'a> Awaited<'a> {
 
     /// Returns the names of the missing machines.
     fn missing(&self) -> String {
-        let names: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
+        let awaited = self.missing.iter().chain(&self.unsettled);
+        let names: Vec<String> = awaited.map(ToString::to_string).collect();
         names.join(", ")
     }
 

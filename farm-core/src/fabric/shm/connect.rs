@@ -17,8 +17,9 @@ use serde::{Deserialize, Serialize};
 use super::shared::{PeerState, Shared, map_capability};
 use crate::fabric::Capability;
 use crate::fabric::handshake::{
-    Awaited, Callers, ConnectError, Patience, REDIAL, Sockets, offers_its_own, receive_line,
-    same_cluster, same_configuration, same_machines, same_version, send_line, wait_readable,
+    Awaited, Callers, ConnectError, Patience, REDIAL, Roster, Sockets, TurnedAway, offers_its_own,
+    receive_line, same_cluster, same_configuration, same_machines, same_version, send_line,
+    wait_readable,
 };
 use crate::ids::MachineId;
 
@@ -85,16 +86,17 @@ pub(super) type Met = (Hello, Option<UnixStream>);
 pub(super) fn meet(
     shared: &Shared,
     listener: &UnixListener,
-    machines: &[MachineId],
+    roster: Roster<'_>,
     offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
     patience: Patience<'_>,
 ) -> Result<Vec<Met>, ConnectError> {
     let own = &shared.config;
-    let mut awaited = Awaited::new(own.machine, &own.cluster, machines, patience);
-    let mut met = Vec::with_capacity(machines.len());
+    let mut awaited = Awaited::new(own.machine, &own.cluster, roster, patience);
+    let machines = roster.machines.len();
+    let mut met = Vec::with_capacity(machines);
     listener.set_nonblocking(true)?;
-    let mut callers = Callers::new(machines.len());
-    let (mut asked, mut answers) = (Vec::new(), Callers::new(machines.len()));
+    let mut callers = Callers::new(machines);
+    let (mut asked, mut answers) = (Vec::new(), Callers::new(machines));
     while !awaited.is_complete() {
         let left = awaited.left()?;
         let sockets = met.iter_mut().filter_map(|(hello, socket): &mut Met| {
@@ -104,39 +106,50 @@ pub(super) fn meet(
         awaited.check_met(sockets)?;
         let mut found = Vec::new();
         for machine in awaited.to_dial() {
-            if let Ok(socket) = UnixStream::connect(shared.socket(machine)) {
-                match dial(shared, machine, socket, offer(machine), left)? {
-                    Dialled::Met(met) => found.push(*met),
-                    Dialled::NotYet(why) => awaited.not_reached(machine, why),
+            match UnixStream::connect(shared.socket(machine)) {
+                Ok(socket) => {
+                    match dial(shared, &awaited, machine, socket, offer(machine), left)? {
+                        Dialled::Met(met) => found.push(*met),
+                        Dialled::NotYet(why) => {
+                            awaited.not_reached(machine, why);
+                            awaited.is_present(machine);
+                        }
+                    }
                 }
+                Err(_) => awaited.is_absent(machine),
             }
         }
         for machine in awaited.to_ask() {
-            if !asked.contains(&machine)
-                && let Some(socket) = ask(shared, machine)
-            {
-                asked.push(machine);
-                answers.accept(socket);
+            if asked.contains(&machine) || answers.known().any(|known| *known == machine) {
+                continue;
+            }
+            match ask(shared, machine) {
+                Some(socket) => {
+                    awaited.is_present(machine);
+                    answers.admit(socket, machine);
+                }
+                None => awaited.is_absent(machine),
             }
         }
         if found.is_empty() {
             let talking = callers.fds().chain(answers.fds());
             wait_readable(talking.chain([listener.as_fd()]), REDIAL);
         }
-        for (answer, ..) in answers.lines() {
+        for (answer, _, machine) in answers.lines() {
+            asked.push(machine);
             match answer {
                 Answer::Refused { machine, why } => {
                     return Err(ConnectError::Refused { machine, why });
                 }
                 Answer::Runs(machine) => awaited.runs(machine),
-                _ => {}
+                _ => awaited.waits(machine),
             }
         }
         while let Ok((socket, _)) = listener.accept() {
             callers.accept(socket);
         }
         for (hello, socket, ()) in callers.lines() {
-            found.extend(accept(shared, &awaited, hello, socket, offer, left)?);
+            found.extend(accept(shared, &mut awaited, hello, socket, offer, left)?);
         }
         for (hello, _) in &found {
             awaited.met(hello.machine);
@@ -166,6 +179,7 @@ enum Dialled {
 
 fn dial(
     shared: &Shared,
+    awaited: &Awaited<'_>,
     machine: MachineId,
     mut socket: UnixStream,
     offer: Vec<Capability>,
@@ -173,9 +187,22 @@ fn dial(
 ) -> Result<Dialled, ConnectError> {
     let refused = |why: String| ConnectError::Refused { machine, why };
     socket.set_read_timeout(Some(timeout))?;
-    send_line(&mut socket, &Hello::of(shared, offer))
-        .map_err(|error| refused(error.to_string()))?;
-    let answer = receive_line::<Answer>(&socket).map_err(|error| {
+    // A machine that begins to run drops the callers that it has not answered.
+    let ended = |error: &std::io::Error| {
+        let kinds = [
+            ErrorKind::UnexpectedEof,
+            ErrorKind::ConnectionReset,
+            ErrorKind::BrokenPipe,
+        ];
+        let retries = awaited.joins() && kinds.contains(&error.kind());
+        retries.then(|| Dialled::NotYet(format!("the machine did not answer ({error})")))
+    };
+    let answer = send_line(&mut socket, &Hello::of(shared, offer))
+        .and_then(|()| receive_line::<Answer>(&socket));
+    if let Some(again) = answer.as_ref().err().and_then(ended) {
+        return Ok(again);
+    }
+    let answer = answer.map_err(|error| {
         refused(match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 format!(
@@ -207,7 +234,7 @@ fn dial(
 /// are compatible.
 fn accept(
     shared: &Shared,
-    awaited: &Awaited<'_>,
+    awaited: &mut Awaited<'_>,
     hello: Hello,
     mut socket: UnixStream,
     offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
@@ -216,15 +243,27 @@ fn accept(
     socket.set_nonblocking(false)?;
     socket.set_write_timeout(Some(timeout))?;
     let machine = hello.machine;
-    let judged = check(shared, &hello).and_then(|()| match hello.asks_only {
+    let judged = check(shared, &hello).map_err(TurnedAway::Refused);
+    let judged = judged.and_then(|()| match hello.asks_only {
         true => Ok(()),
         false => awaited.check_call_of(machine),
     });
-    if let Err(why) = judged {
-        refuse(shared, &mut socket, why.clone());
-        return Err(ConnectError::Refused { machine, why });
+    match judged {
+        Ok(()) => {}
+        Err(TurnedAway::Refused(why)) => {
+            refuse(shared, &mut socket, why.clone());
+            return Err(ConnectError::Refused { machine, why });
+        }
+        Err(TurnedAway::NotYet(why)) => {
+            // The caller tries again, also if this answer does not reach it.
+            let _ = send_line(&mut socket, &Answer::NotYet(why));
+            return Ok(None);
+        }
     }
     if hello.asks_only {
+        if machine < shared.config.machine {
+            awaited.is_present(machine);
+        }
         // The answer is informational, so a failure to send it is ignored.
         let _ = send_line(&mut socket, &Answer::Fits);
         return Ok(None);

@@ -69,6 +69,11 @@ impl Accepts for ShmCallers {
             let _ = send_line(&mut socket, &Answer::NotYet(why));
             return None;
         }
+        if !admission.is_open() && self.shared.joins(machine) {
+            let why = format!("machine {} is starting", self.shared.config.machine);
+            let _ = send_line(&mut socket, &Answer::NotYet(why));
+            return None;
+        }
         let offered = admission.offer(machine).and_then(|offer| {
             let peer = connected(&self.shared, &hello).map_err(|error| error.to_string());
             peer.map(|peer| (offer, peer))

@@ -13,7 +13,7 @@ use super::park::Doorbells;
 use super::shared::{Shared, ShmConfig};
 use super::stale_files::{hold, remove_all_stale_files};
 use crate::fabric::handshake::{
-    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, announce_ready,
+    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, Roster, announce_ready,
     random_words,
 };
 use crate::fabric::{ArenaConfig, Capability, Departed};
@@ -127,28 +127,24 @@ impl ShmMachine {
         self.exporter().export(bytes, writable)
     }
 
-    /// Connects to every machine of the cluster, including this machine itself, whose workers thus
-    /// access their own memory through the same code. Offers each machine the memory that `offer`
-    /// returns for it. Waits at most for `patience`.
+    /// Connects to the machines of the cluster, including this machine itself, whose workers thus
+    /// access their own memory through the same code: to those that join only if they are present, and this one joins, too. Offers
+    /// each machine the memory that `offer` returns for it. Waits at most for `patience`.
     ///
     /// # Errors
     /// [`ConnectError`] names the machine that did not connect, or refused, and the reason.
-    pub fn connect<'p>(
+    pub fn connect<'r, 'p>(
         &mut self,
-        machines: &[MachineId],
+        machines: impl Into<Roster<'r>>,
         offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
         patience: impl Into<Patience<'p>>,
     ) -> Result<Vec<PeerOffer>, ConnectError> {
         let own = self.shared.config.machine;
-        let listed = self.shared.machines.set(machines.to_vec());
+        let roster = machines.into();
+        let listed = (roster.machines.to_vec(), roster.joiners.to_vec());
+        let listed = self.shared.machines.set(listed);
         listed.map_err(|_| ConnectError::Twice)?;
-        let mut met = connect::meet(
-            &self.shared,
-            &self.listener,
-            machines,
-            offer,
-            patience.into(),
-        )?;
+        let mut met = connect::meet(&self.shared, &self.listener, roster, offer, patience.into())?;
         met.push((Hello::of(&self.shared, offer(own)), None));
         met.sort_by_key(|(hello, _)| hello.machine);
 

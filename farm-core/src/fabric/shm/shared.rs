@@ -83,8 +83,8 @@ pub(super) struct Shared {
     pub(super) next_key: AtomicU64,
     pub(super) doorbells: Doorbells,
     pub(super) doorbell_capability: Capability,
-    /// The machines that the configuration lists. Set when this machine begins to connect.
-    pub(super) machines: OnceLock<Vec<MachineId>>,
+    /// The machines that the configuration lists, and those of them that join. Set when this machine begins to connect.
+    pub(super) machines: OnceLock<(Vec<MachineId>, Vec<MachineId>)>,
     /// The last connection to each peer that has connected, in ascending order of id, and one to this machine itself.
     peers: Mutex<Vec<Arc<PeerState>>>,
     /// Peers whose connections have ended, in the order in which this was noticed.
@@ -215,7 +215,13 @@ impl Shared {
 
     /// Returns the machines that the configuration lists.
     pub(super) fn machines(&self) -> &[MachineId] {
-        self.machines.get().map_or(&[], Vec::as_slice)
+        self.machines.get().map_or(&[], |machines| &machines.0)
+    }
+
+    /// Returns whether a machine joins machines that run.
+    pub(super) fn joins(&self, machine: MachineId) -> bool {
+        let machines = self.machines.get();
+        machines.is_some_and(|machines| machines.1.contains(&machine))
     }
 
     pub(super) fn socket(&self, machine: MachineId) -> PathBuf {

@@ -20,7 +20,7 @@ use super::shared::{Export, Shared, VerbsConfig};
 use super::silence::Checks;
 use super::throttle::Throttle;
 use crate::fabric::handshake::{
-    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, announce_ready,
+    Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, Roster, announce_ready,
     random_words,
 };
 use crate::fabric::{ArenaConfig, Capability, Departed, ExportError};
@@ -154,14 +154,14 @@ impl VerbsMachine {
         }
     }
 
-    /// Connects to every machine of the cluster. Offers each machine the memory that `offer`
-    /// returns for it. Waits at most for `patience`.
+    /// Connects to the machines of the cluster: to those that join only if they are present, and this one joins, too. Offers each
+    /// machine the memory that `offer` returns for it. Waits at most for `patience`.
     ///
     /// # Errors
     /// [`ConnectError`] names the machine that did not connect, or refused, and the reason.
-    pub fn connect<'p>(
+    pub fn connect<'r, 'p>(
         &mut self,
-        machines: &[MachineId],
+        machines: impl Into<Roster<'r>>,
         offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
         patience: impl Into<Patience<'p>>,
     ) -> Result<Vec<PeerOffer>, ConnectError> {
@@ -172,7 +172,7 @@ impl VerbsMachine {
         let name = format!("{own}-monitor");
         self.monitor = Some(Monitor::start(name)?);
         let mut offers = vec![self.connect_to_itself(offer(own))?];
-        offers.extend(self.meet(machines, offer, patience.into())?);
+        offers.extend(self.meet(machines.into(), offer, patience.into())?);
         offers.sort_by_key(|offer| offer.machine);
         Ok(offers)
     }
@@ -189,7 +189,7 @@ impl VerbsMachine {
         offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
         patience: impl Into<Patience<'p>>,
     ) -> Result<Vec<PeerOffer>, ConnectError> {
-        self.meet(machines, offer, patience.into())
+        self.meet(machines.into(), offer, patience.into())
     }
 
     /// Sets which machines may connect to this connected machine from now on. Until it is set, callers get no answer.
@@ -216,11 +216,11 @@ impl VerbsMachine {
 
     fn meet(
         &mut self,
-        machines: &[MachineId],
+        roster: Roster<'_>,
         offer: &mut dyn FnMut(MachineId) -> Vec<Capability>,
         patience: Patience<'_>,
     ) -> Result<Vec<PeerOffer>, ConnectError> {
-        let met = meet::meet(&self.shared, &self.listener, machines, offer, patience)?;
+        let met = meet::meet(&self.shared, &self.listener, roster, offer, patience)?;
         let mut offers = Vec::with_capacity(met.len());
         let monitor = self.monitor.as_ref();
         let monitor = monitor
