@@ -154,27 +154,32 @@ pub(crate) async fn find_from(
     Err(damaged("begins a chain that does not end", first))
 }
 
+/// Returns the addresses of `count` shards from the objects of a list; `None` if one is missing.
+pub(crate) fn shards_in(nodes: &[Node], count: u32) -> Option<Vec<Address>> {
+    let words = nodes.iter().flat_map(|node| {
+        let words = 0..WORDS;
+        words.map_while(move |word| address(node, word * 8))
+    });
+    let shards: Vec<Address> = words.take(count as usize).collect();
+    let is_complete = shards.len() == count as usize && !shards.iter().any(|at| at.is_null());
+    is_complete.then_some(shards)
+}
+
 /// Reads the addresses of the shards of a table.
 pub(crate) async fn shards(farm: &Handle, found: &Description) -> Result<Vec<Address>, KvError> {
     let object_bytes = class().object_bytes();
     let largest = farm.with_worker(|worker| worker.arena().largest()).await;
     let in_one_read = (largest.map_err(KvError::of_catalog)? / object_bytes).max(1) as u32;
-    let (count, mut shards) = (found.spec.shards, Vec::new());
+    let (count, mut nodes) = (found.spec.shards, Vec::new());
     let objects = list_objects(count);
     for from in (0..objects).step_by(in_one_read as usize) {
         let at = u32::try_from(object_bytes as u64 * u64::from(from)).ok();
         let at = at.and_then(|offset| found.list.checked_add(offset));
         let at = at.ok_or_else(|| damaged("begins a list beyond its region", found.list))?;
-        for node in read(farm, at, in_one_read.min(objects - from)).await? {
-            shards.extend((0..WORDS).map_while(|word| address(&node, word * 8)));
-        }
+        nodes.extend(read(farm, at, in_one_read.min(objects - from)).await?);
     }
-    shards.truncate(count as usize);
-    let is_complete = shards.len() == count as usize && !shards.iter().any(|at| at.is_null());
-    match is_complete {
-        true => Ok(shards),
-        false => Err(damaged("begins a list that is not complete", found.list)),
-    }
+    let shards = shards_in(&nodes, count);
+    shards.ok_or_else(|| damaged("begins a list that is not complete", found.list))
 }
 
 /// Checks the root, the descriptions and the lists of the catalog, whose root is on this machine. Returns the number of its

@@ -22,6 +22,8 @@ pub mod config;
 mod count;
 mod create;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod layout;
 pub mod lookup;
 mod open;

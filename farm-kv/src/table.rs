@@ -198,11 +198,15 @@ pub(crate) fn locate(key: &[u8], spec: &TableSpec) -> (u32, u32) {
 
 /// Checks that this worker can open a table, and returns its layout.
 pub(crate) fn possible(worker: &mut Worker, spec: &TableSpec) -> Result<Layout, KvError> {
+    layout_of(spec, worker.arena().largest())
+}
+
+/// Checks that a table is possible whose lookups read at most `read_bytes` at a time, and returns its layout.
+pub(crate) fn layout_of(spec: &TableSpec, read_bytes: usize) -> Result<Layout, KvError> {
     let layout = Layout::new(spec.neighbourhood, spec.key_bytes, spec.value_bytes)?;
     let (shards, buckets) = (spec.shards, spec.buckets);
     let bucket_bytes = layout.bucket_bytes();
     let shard_bytes = (u64::from(buckets) + 1) * bucket_bytes as u64;
-    let read_bytes = worker.arena().largest();
     let why = if shards == 0 || buckets == 0 {
         format!("{shards} shards of {buckets} buckets: at least one of each is required")
     } else if shards > MAX_SHARDS {

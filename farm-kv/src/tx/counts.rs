@@ -98,7 +98,9 @@ pub(crate) fn unsent_counts(worker: &mut Worker) -> Option<String> {
     if mutants::is_on("a machine leaves before it has sent its counts") {
         return None;
     }
-    let unsent = kv(worker).unsent_counts.len();
+    let state = kv(worker);
+    let kept = state.unopened.values().map(|kept| kept.messages.len());
+    let unsent = state.unsent_counts.len() + kept.sum::<usize>();
     (unsent > 0).then(|| format!("{unsent} changes of counts"))
 }
 
@@ -161,7 +163,8 @@ fn open_again(worker: &mut Worker, table: u64, (): ()) {
     }
 }
 
-fn decode(body: &[u8]) -> Option<(u16, u32, Delta)> {
+/// Decodes a message: table, shard, and the changes of its counts.
+pub(crate) fn decode(body: &[u8]) -> Option<(u16, u32, Delta)> {
     let body: &[u8; COUNTS_BYTES] = body.try_into().ok()?;
     let table = u16::from_le_bytes([body[0], body[1]]);
     let shard = u32::from_le_bytes(body[2..6].try_into().ok()?);
