@@ -3,46 +3,46 @@
 //! tests, examples and embedding, through the same code.
 
 mod admission;
+mod error;
 mod fabric;
 mod manager;
+mod meet;
 mod pages;
+mod parts;
+mod run;
 mod sizing;
 mod spare;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::alloc::BlockConfig;
-use crate::config::{Config, ConfigError, MachineConfig};
+use crate::config::Config;
 use crate::control::Control;
-use crate::fabric::verbs::{DevicePlace, SecretError, VerbsError};
+use crate::fabric::verbs::DevicePlace;
 use crate::fabric::{
-    ArenaConfig, Capability, ConnectError, Departed, Departure, ExportError, Exporter,
-    FabricMachine, FabricStartError, Patience, PeerOffer, Reporter, Roster,
+    Capability, Departed, Departure, ExportError, Exporter, FabricMachine, Patience,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
-use crate::limits::{Limits, MAX_OBJECT_BYTES, READ_TRIES, RECORD_OVERHEAD_BYTES};
-use crate::mem::Memory;
+use crate::limits::{Limits, READ_TRIES, RECORD_OVERHEAD_BYTES};
 use crate::membership::Membership;
 use crate::membership::manager::Manager;
-use crate::membership::store::StoreError;
-use crate::messaging::{LinkError, LinkPeer, Links, RingFormat, SegmentLayout};
-use crate::region::backups::Backups;
-use crate::region::placement::Placement;
-use crate::region::store::{Replication, Store};
-use crate::ring::RecordIntegrity;
+use crate::messaging::Links;
+use crate::region::store::Store;
 use crate::time::Clock;
-use crate::worker::{Idle, IdlePolicy, Idler, Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
+use crate::worker::{Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 
 use admission::Admit;
+pub use error::MachineError;
 pub use fabric::fabric_config;
 use manager::{config_store, make_manager};
+use meet::{Met, meet};
 use pages::Pages;
+use parts::{arena, make_store, reads_in_flight, ring_format, spare};
+use run::{LastWorker, StopOnPanic, core_of, idle_policy, pin, run};
 pub use sizing::Sizing;
 use spare::Spare;
 
@@ -53,93 +53,8 @@ const JOINED_LOOK: Duration = Duration::from_micros(100);
 /// Longest sleep of a worker without notification. Bounds the delay until the worker sees a stop
 /// request.
 const LONGEST_SLEEP: Duration = Duration::from_millis(20);
-/// Maximum number of bytes of a worker's arena for the reads of one layer. The arena has room for at least 4 such
-/// reads, even if they take more.
-const LARGE_READS_BYTES: usize = 8 << 20;
 /// Maximum number of work items from external threads that may wait for a worker.
 const INBOX_ITEMS: usize = 1024;
-
-/// Why a machine could not start, or stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum MachineError {
-    /// The configuration is invalid.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The configuration has no such machine.
-    #[error("the configuration has no machine {0}")]
-    NoSuchMachine(MachineId),
-    /// The fabric could not start.
-    #[error(transparent)]
-    Start(#[from] FabricStartError),
-    /// The cluster's secret, by which machines authenticate each other, is missing or unreadable.
-    #[error(transparent)]
-    Secret(#[from] SecretError),
-    /// The fabric's device reported an error.
-    #[error(transparent)]
-    Device(#[from] VerbsError),
-    /// The machines did not connect to each other.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    /// The machine's memory could not be allocated.
-    #[error(transparent)]
-    Memory(#[from] ExportError),
-    /// A peer's memory could not be imported.
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    /// The store of the configuration does not work.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The store has a configuration from before.
-    #[error(
-        "{} has the configuration of a cluster {cluster:?} that ran before (change {change}): its data was in the memory of its \
-         processes, which have ended, and cannot be recovered yet. If that data is not needed, remove the configuration with \
-         `farm clean --store` and the options --config and --set of this machine; otherwise set durability.dir to another directory",
-        dir.display()
-    )]
-    StoreFromBefore {
-        /// Directory of the store.
-        dir: PathBuf,
-        /// Name of the cluster.
-        cluster: String,
-        /// Number of the last change of its configuration.
-        change: u64,
-    },
-    /// Another process uses the store.
-    #[error(
-        "another process uses the configuration of this cluster in {}: start each machine once, and give each cluster a \
-         directory of its own (durability.dir)",
-        .0.display()
-    )]
-    StoreInUse(PathBuf),
-    /// The operating system refused to start a thread.
-    #[error("cannot start a worker's thread: {0}")]
-    Thread(#[source] std::io::Error),
-    /// The machine stopped because of a failure.
-    #[error("{0}")]
-    Failed(String),
-    /// Too many work items wait for a worker, and the caller must not block.
-    #[error(
-        "cannot submit a work item to worker {worker}: {items} items are waiting already; submit fewer at a time, \
-         or from a thread that is not a worker, which then blocks"
-    )]
-    Full {
-        /// The worker whose inbox is full.
-        worker: WorkerRef,
-        /// Maximum number of items that may wait.
-        items: usize,
-    },
-    /// A worker panicked.
-    #[error("worker {0} panicked; see the panic message above")]
-    Panicked(WorkerRef),
-    /// A task panicked. Its transaction is aborted, and the worker continues.
-    #[error("a task on worker {worker} panicked: {message}")]
-    TaskPanicked {
-        /// The worker that ran the task.
-        worker: WorkerRef,
-        /// The panic's message.
-        message: String,
-    },
-}
 
 /// The function that is called on each worker before its first turn, to attach layers and register handlers.
 pub type Attach = Arc<dyn Fn(&mut Worker) + Send + Sync>;
@@ -184,16 +99,6 @@ thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The machines that a machine has connected to.
-struct Met {
-    /// These machines, this one included.
-    peers: Vec<LinkPeer>,
-    /// The segments that this machine exports for them.
-    segments: BTreeMap<MachineId, Capability>,
-    /// Those that ran before, so that this machine joins them.
-    running: Vec<MachineId>,
-}
-
 /// A running machine. Dropping it stops the machine.
 pub struct Machine {
     id: MachineId,
@@ -228,7 +133,7 @@ impl Machine {
             .map_err(ExportError::from)?;
         let store = config_store(config, id)?;
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
-        let met = Self::meet(config, id, workers, &mut fabric, patience.into())?;
+        let met = meet(config, id, workers, &mut fabric, patience.into())?;
         let peers = &met.peers;
         let exporter = fabric.exporter();
         let spare = spare(config, id, &exporter);
@@ -277,78 +182,6 @@ impl Machine {
         let own = (self.inboxes.clone(), segments);
         let admit = Admit::new(config, self.id, exporter, control, own);
         Ok(self.fabric.admit(Box::new(admit))?)
-    }
-
-    fn meet(
-        config: &Config,
-        id: MachineId,
-        workers: usize,
-        fabric: &mut FabricMachine,
-        patience: Patience<'_>,
-    ) -> Result<Met, MachineError> {
-        let exporter = fabric.exporter();
-        let mut segments = Vec::with_capacity(config.machines.len());
-        let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
-        let joins = |machine: &MachineId| config.memory_of(*machine) == 0;
-        let joiners: Vec<MachineId> = machines.iter().copied().filter(joins).collect();
-        // Machines that store memory let the others connect later.
-        let meets = |machine: &&MachineConfig| joins(&id) || !joins(&machine.id);
-        for machine in config.machines.iter().filter(meets) {
-            let theirs = usize::from(machine.workers);
-            let layout = match machine.id == id {
-                true => SegmentLayout::within(ring_format(config), workers),
-                false => SegmentLayout::between(ring_format(config), workers, theirs),
-            };
-            let (memory, capability) = export_segment(config, &exporter, layout)?;
-            segments.push((machine.id, theirs, memory, capability));
-        }
-        let mut offer = |peer: MachineId| {
-            segments
-                .iter()
-                .filter(|segment| segment.0 == peer)
-                .map(|segment| segment.3)
-                .collect()
-        };
-        let roster = Roster {
-            machines: &machines,
-            joiners: &joiners,
-        };
-        let met = fabric.connect(roster, &mut offer, patience)?;
-        segments.retain(|(machine, .., capability)| {
-            let is_met = met.iter().any(|peer| peer.machine == *machine);
-            if !is_met {
-                fabric.exporter().withdraw(capability);
-            }
-            is_met
-        });
-        let segment_of = |machine: MachineId, met: &[PeerOffer]| {
-            let peer = met.iter().find(|peer| peer.machine == machine);
-            peer.and_then(|peer| peer.offer.first().copied())
-                .ok_or_else(|| {
-                    let why = "the peer offered no memory segment for rings".into();
-                    ConnectError::Refused { machine, why }
-                })
-        };
-        let mut peers = Vec::with_capacity(segments.len());
-        for (machine, workers, ours, _) in &segments {
-            let theirs = segment_of(*machine, &met)?;
-            if theirs.bytes != ours.len() as u64 && *machine == id {
-                return Err(MachineError::NoSuchMachine(id));
-            }
-            peers.push(LinkPeer {
-                machine: *machine,
-                workers: *workers,
-                ours: ours.clone(),
-                theirs,
-            });
-        }
-        let segments = segments.iter();
-        let running = met.iter().filter(|peer| peer.runs);
-        Ok(Met {
-            peers,
-            segments: segments.map(|segment| (segment.0, segment.3)).collect(),
-            running: running.map(|peer| peer.machine).collect(),
-        })
     }
 
     fn start_worker(
@@ -640,181 +473,5 @@ impl Drop for Machine {
         let _ = self.end();
         // The machine's files are removed next.
         self.spare.end();
-    }
-}
-
-/// Fails the machine when dropped by a panicking worker.
-struct StopOnPanic(Arc<Control>, WorkerRef);
-
-impl Drop for StopOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(MachineError::Panicked(self.1).to_string());
-        }
-    }
-}
-
-/// Shared by the threads of a machine's workers. When the last worker ends because of a failure,
-/// its drop notifies the peers at once. In a process of several machines, the [`Machine`] itself
-/// may not be dropped while the other machines run.
-struct LastWorker {
-    control: Arc<Control>,
-    reporter: Option<Reporter>,
-}
-
-impl Drop for LastWorker {
-    fn drop(&mut self) {
-        if let (Some(reporter), Some(why)) = (&self.reporter, self.control.failure()) {
-            reporter.fail(&why);
-        }
-    }
-}
-
-/// Runs the loop of a worker's thread.
-fn run(worker: &mut Worker, policy: IdlePolicy, control: &Control) {
-    let clock = worker.clock().clone();
-    let mut idler = Idler::new(policy, clock.now());
-    while !control.is_stopping() {
-        if control.is_leaving() {
-            worker.leave();
-        }
-        let now = clock.now();
-        let next = match worker.turn(now) {
-            true => idler.busy(worker.in_flight(), now),
-            false => idler.idle(now),
-        };
-        match next {
-            Idle::Turn => {}
-            Idle::Spin => std::hint::spin_loop(),
-            Idle::Park if !worker.must_poll() => {
-                worker.sleep(LONGEST_SLEEP);
-                idler.slept(clock.now());
-            }
-            Idle::Yield | Idle::Park => {
-                let before = clock.now();
-                std::thread::yield_now();
-                idler.yielded(before, clock.now());
-            }
-        }
-    }
-}
-
-/// Exports memory for rings and logs that a peer writes, or those of the own workers.
-fn export_segment(
-    config: &Config,
-    exporter: &Exporter,
-    layout: SegmentLayout,
-) -> Result<(Memory, Capability), ExportError> {
-    let (memory, capability) = exporter.export(layout.bytes(), true)?;
-    let checked = Pages::of(config).check_segment(&memory);
-    checked.inspect_err(|_| exporter.withdraw(&capability))?;
-    Ok((memory, capability))
-}
-
-fn ring_format(config: &Config) -> RingFormat {
-    RingFormat {
-        ring_bytes: config.rings.ring_bytes as usize,
-        log_bytes: config.rings.log_bytes as usize,
-        integrity: RecordIntegrity::by_checksum(config.rings.checksums),
-        own_logs: config.is_logged(),
-    }
-}
-
-/// Returns the number of workers on the host of a machine.
-fn workers_beside(config: &Config, id: MachineId) -> usize {
-    let machines = config.machines_beside(id);
-    machines.map(|machine| usize::from(machine.workers)).sum()
-}
-
-fn idle_policy(config: &Config, id: MachineId) -> IdlePolicy {
-    let workers = workers_beside(config, id);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    match config.worker.idle.resolve(workers, cores) {
-        crate::config::Idle::Spin => IdlePolicy::Spin,
-        crate::config::Idle::SpinOrYield => IdlePolicy::SpinOrYield,
-        crate::config::Idle::Park => IdlePolicy::Park {
-            spin: Duration::from_micros(config.worker.spin_us.into()),
-            yielding: Duration::from_micros(config.worker.yield_us.into()),
-        },
-    }
-}
-
-/// Returns the maximum number of reads that a worker may have in flight: the reads of its operations, and some reads of
-/// headers.
-fn reads_in_flight(config: &Config) -> usize {
-    config.worker.operations_in_flight as usize + 64
-}
-
-/// Returns the configuration of an arena with slots for `reads` reads of objects, and with slots for the reads of the
-/// configured layers. If the slots for a layer are large, there are fewer of them.
-fn arena(config: &Config, reads: usize) -> ArenaConfig {
-    let arena = ArenaConfig::for_reads(reads, MAX_OBJECT_BYTES as usize);
-    config.read_bytes().fold(arena, |arena, bytes| {
-        arena.with(bytes, reads.min((LARGE_READS_BYTES / bytes).max(4)))
-    })
-}
-
-/// Returns the allocator of the memory of a machine's regions.
-fn spare(config: &Config, id: MachineId, exporter: &Exporter) -> Spare {
-    let (exporter, pages) = (exporter.clone(), Pages::of(config));
-    Spare::new(format!("{id}.region"), move |bytes| {
-        let (memory, capability) = exporter.export(bytes, false)?;
-        let page_bytes = pages.check(&memory)?;
-        tracing::debug!(bytes, page_bytes, "allocated a region");
-        Ok((memory, capability))
-    })
-}
-
-fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spare) -> Store {
-    let storing = config.storing_machines();
-    let storing: Vec<MachineId> = storing.map(|machine| machine.id).collect();
-    let domain = |machine: &MachineConfig| (machine.id, config.domain_of(machine));
-    let replication = Replication {
-        replicas: config.replicas(),
-        logged: config.is_logged(),
-        domains: config.machines.iter().map(domain).collect(),
-    };
-    let copies = memory.clone();
-    let copy = move |bytes| copies.allocate_now(bytes);
-    let blocks = BlockConfig {
-        block_bytes: config.memory.block_bytes as usize,
-        region_bytes: config.memory.region_bytes as usize,
-        per_machine_bytes: config.memory_of(id),
-        seed: boot,
-    };
-    Store::new(
-        blocks,
-        id,
-        Placement::new(&storing),
-        u64::from(id.get()),
-        memory,
-    )
-    .with_replication(replication, Backups::new(Arc::new(copy), true))
-}
-
-/// Returns the core to which a worker is pinned, if it is pinned. If the machine lists cores, the core is one of these.
-/// Otherwise, if the host has a core for every worker on it, each worker gets a core of its own, out of the cores that
-/// this process may use.
-fn core_of(config: &Config, id: MachineId, index: usize) -> Option<u32> {
-    let own = config.machine(id).filter(|_| config.worker.pin)?;
-    if !own.cores.is_empty() {
-        return Some(own.cores[index % own.cores.len()]);
-    }
-    let allowed = rustix::thread::sched_getaffinity(None).ok()?;
-    let mut cores = (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core));
-    if workers_beside(config, id) > allowed.count() as usize {
-        return None;
-    }
-    let before = config.machines_beside(id);
-    let before = before.filter(|machine| machine.id < id);
-    let first: usize = before.map(|machine| usize::from(machine.workers)).sum();
-    cores.nth(first + index).map(|core| core as u32)
-}
-
-fn pin(core: u32) {
-    let mut cores = rustix::thread::CpuSet::new();
-    cores.set(core as usize);
-    if let Err(error) = rustix::thread::sched_setaffinity(None, &cores) {
-        tracing::warn!(core, %error, "cannot pin a worker to the core; the worker runs on any core");
     }
 }

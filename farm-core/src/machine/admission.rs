@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{export_segment, ring_format};
+use super::parts::{export_segment, ring_format};
 use crate::config::Config;
 use crate::control::Control;
 use crate::fabric::{Admission, Capability, Exporter, PeerOffer};

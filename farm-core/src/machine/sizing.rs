@@ -1,7 +1,7 @@
 //! The resources of a machine of a configuration: memory by purpose, and the number of rings that a
 //! worker polls.
 
-use super::{arena, ring_format};
+use super::parts::{arena, ring_format};
 use crate::config::Config;
 use crate::ids::MachineId;
 use crate::messaging::SegmentLayout;

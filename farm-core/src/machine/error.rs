@@ -1,0 +1,92 @@
+//! Why machines fail.
+
+use std::path::PathBuf;
+
+use crate::config::ConfigError;
+use crate::fabric::verbs::{SecretError, VerbsError};
+use crate::fabric::{ConnectError, ExportError, FabricStartError};
+use crate::ids::{MachineId, WorkerRef};
+use crate::membership::store::StoreError;
+use crate::messaging::LinkError;
+
+/// Why a machine could not start, or stopped.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineError {
+    /// The configuration is invalid.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// The configuration has no such machine.
+    #[error("the configuration has no machine {0}")]
+    NoSuchMachine(MachineId),
+    /// The fabric could not start.
+    #[error(transparent)]
+    Start(#[from] FabricStartError),
+    /// The cluster's secret, by which machines authenticate each other, is missing or unreadable.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The fabric's device reported an error.
+    #[error(transparent)]
+    Device(#[from] VerbsError),
+    /// The machines did not connect to each other.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The machine's memory could not be allocated.
+    #[error(transparent)]
+    Memory(#[from] ExportError),
+    /// A peer's memory could not be imported.
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    /// The store of the configuration does not work.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The store has a configuration from before.
+    #[error(
+        "{} has the configuration of a cluster {cluster:?} that ran before (change {change}): its data was in the memory of its \
+         processes, which have ended, and cannot be recovered yet. If that data is not needed, remove the configuration with \
+         `farm clean --store` and the options --config and --set of this machine; otherwise set durability.dir to another directory",
+        dir.display()
+    )]
+    StoreFromBefore {
+        /// Directory of the store.
+        dir: PathBuf,
+        /// Name of the cluster.
+        cluster: String,
+        /// Number of the last change of its configuration.
+        change: u64,
+    },
+    /// Another process uses the store.
+    #[error(
+        "another process uses the configuration of this cluster in {}: start each machine once, and give each cluster a \
+         directory of its own (durability.dir)",
+        .0.display()
+    )]
+    StoreInUse(PathBuf),
+    /// The operating system refused to start a thread.
+    #[error("cannot start a worker's thread: {0}")]
+    Thread(#[source] std::io::Error),
+    /// The machine stopped because of a failure.
+    #[error("{0}")]
+    Failed(String),
+    /// Too many work items wait for a worker, and the caller must not block.
+    #[error(
+        "cannot submit a work item to worker {worker}: {items} items are waiting already; submit fewer at a time, \
+         or from a thread that is not a worker, which then blocks"
+    )]
+    Full {
+        /// The worker whose inbox is full.
+        worker: WorkerRef,
+        /// Maximum number of items that may wait.
+        items: usize,
+    },
+    /// A worker panicked.
+    #[error("worker {0} panicked; see the panic message above")]
+    Panicked(WorkerRef),
+    /// A task panicked. Its transaction is aborted, and the worker continues.
+    #[error("a task on worker {worker} panicked: {message}")]
+    TaskPanicked {
+        /// The worker that ran the task.
+        worker: WorkerRef,
+        /// The panic's message.
+        message: String,
+    },
+}

@@ -1,0 +1,93 @@
+//! How a machine meets the others at its start.
+
+use std::collections::BTreeMap;
+
+use super::MachineError;
+use super::parts::{export_segment, ring_format};
+use crate::config::{Config, MachineConfig};
+use crate::fabric::{Capability, ConnectError, FabricMachine, Patience, PeerOffer, Roster};
+use crate::ids::MachineId;
+use crate::messaging::{LinkPeer, SegmentLayout};
+
+/// The machines that a machine has connected to.
+pub(super) struct Met {
+    /// These machines, this one included.
+    pub(super) peers: Vec<LinkPeer>,
+    /// The segments that this machine exports for them.
+    pub(super) segments: BTreeMap<MachineId, Capability>,
+    /// Those that ran before, so that this machine joins them.
+    pub(super) running: Vec<MachineId>,
+}
+
+/// Connects machine `id` to those that it must meet, and exports memory for the rings between their workers.
+pub(super) fn meet(
+    config: &Config,
+    id: MachineId,
+    workers: usize,
+    fabric: &mut FabricMachine,
+    patience: Patience<'_>,
+) -> Result<Met, MachineError> {
+    let exporter = fabric.exporter();
+    let mut segments = Vec::with_capacity(config.machines.len());
+    let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
+    let joins = |machine: &MachineId| config.memory_of(*machine) == 0;
+    let joiners: Vec<MachineId> = machines.iter().copied().filter(joins).collect();
+    // Machines that store memory let the others connect later.
+    let meets = |machine: &&MachineConfig| joins(&id) || !joins(&machine.id);
+    for machine in config.machines.iter().filter(meets) {
+        let theirs = usize::from(machine.workers);
+        let layout = match machine.id == id {
+            true => SegmentLayout::within(ring_format(config), workers),
+            false => SegmentLayout::between(ring_format(config), workers, theirs),
+        };
+        let (memory, capability) = export_segment(config, &exporter, layout)?;
+        segments.push((machine.id, theirs, memory, capability));
+    }
+    let mut offer = |peer: MachineId| {
+        segments
+            .iter()
+            .filter(|segment| segment.0 == peer)
+            .map(|segment| segment.3)
+            .collect()
+    };
+    let roster = Roster {
+        machines: &machines,
+        joiners: &joiners,
+    };
+    let met = fabric.connect(roster, &mut offer, patience)?;
+    segments.retain(|(machine, .., capability)| {
+        let is_met = met.iter().any(|peer| peer.machine == *machine);
+        if !is_met {
+            fabric.exporter().withdraw(capability);
+        }
+        is_met
+    });
+    let segment_of = |machine: MachineId, met: &[PeerOffer]| {
+        let peer = met.iter().find(|peer| peer.machine == machine);
+        peer.and_then(|peer| peer.offer.first().copied())
+            .ok_or_else(|| {
+                let why = "the peer offered no memory segment for rings".into();
+                ConnectError::Refused { machine, why }
+            })
+    };
+    let mut peers = Vec::with_capacity(segments.len());
+    for (machine, workers, ours, _) in &segments {
+        let theirs = segment_of(*machine, &met)?;
+        if theirs.bytes != ours.len() as u64 && *machine == id {
+            return Err(MachineError::NoSuchMachine(id));
+        }
+        peers.push(LinkPeer {
+            machine: *machine,
+            workers: *workers,
+            ours: ours.clone(),
+            theirs,
+        });
+    }
+    let segments = segments.iter();
+    let running = met.iter().filter(|peer| peer.runs);
+    Ok(Met {
+        peers,
+        segments: segments.map(|segment| (segment.0, segment.3)).collect(),
+        running: running.map(|peer| peer.machine).collect(),
+    })
+}
