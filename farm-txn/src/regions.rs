@@ -37,7 +37,9 @@ pub(crate) fn before_commit(
         .find_map(|region| worker.region_state(region));
     match state {
         None => Ok(tx),
-        Some(Unrecorded::Failed(why)) => Err(Some((tx, TxError::Alloc(AllocError::NoRegion(why))))),
+        Some(Unrecorded::Failed(why, _)) => {
+            Err(Some((tx, TxError::Alloc(AllocError::NoRegion(why)))))
+        }
         Some(Unrecorded::UnderWay) => {
             marks::mark("commit: waits for a region");
             let waiting = WaitingCommit { tx, cont };
@@ -55,7 +57,7 @@ pub(crate) fn refusal(worker: &mut Worker, region: RegionId) -> Option<&'static 
             marks::mark("alloc: another machine asks again");
             Some(ASK_AGAIN)
         }
-        Unrecorded::Failed(why) => {
+        Unrecorded::Failed(why, _) => {
             tracing::error!(%region, why, "a region of this machine cannot be used");
             Some(&[])
         }

@@ -16,6 +16,7 @@ use arc_swap::ArcSwap;
 use crate::alloc::ring_distance;
 use crate::ids::{Address, MachineId, RegionId};
 use crate::limits::MAX_REPLICAS;
+use crate::time::Nanos;
 
 /// The machines that store a region, the primary first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,8 +73,8 @@ impl Replicas {
 pub enum Unrecorded {
     /// It is being recorded.
     UnderWay,
-    /// It could not be recorded, for this reason. The next commit that needs it begins again.
-    Failed(String),
+    /// It could not be recorded, for this reason, at this time. A commit that needs it later begins again.
+    Failed(String, Nanos),
 }
 
 #[derive(Debug, Default)]
@@ -196,16 +197,16 @@ impl RegionMap {
     }
 
     /// Records that a region cannot be recorded now.
-    pub(crate) fn fail(&self, region: RegionId, why: String) {
+    pub(crate) fn fail(&self, region: RegionId, why: String, now: Nanos) {
         if let Some(state) = self.own().unrecorded.get_mut(&region) {
-            *state = Unrecorded::Failed(why);
+            *state = Unrecorded::Failed(why, now);
         }
     }
 
     /// Lets a region that could not be recorded be recorded again: the next [`RegionMap::take_new`] returns it.
     pub(crate) fn begin_again(&self, region: RegionId) {
         let mut own = self.own();
-        if let Some(state @ Unrecorded::Failed(_)) = own.unrecorded.get_mut(&region) {
+        if let Some(state @ Unrecorded::Failed(..)) = own.unrecorded.get_mut(&region) {
             *state = Unrecorded::UnderWay;
             own.new.push(region);
         }
@@ -279,11 +280,9 @@ mod tests {
         assert_eq!(map.unrecorded(region(5)), Some(Unrecorded::UnderWay));
         map.begin_again(region(5));
         assert_eq!(map.take_new(), None, "it is under way");
-        map.fail(region(5), "full".into());
-        assert_eq!(
-            map.unrecorded(region(5)),
-            Some(Unrecorded::Failed("full".into()))
-        );
+        map.fail(region(5), "full".into(), Nanos(7));
+        let failed = Unrecorded::Failed("full".into(), Nanos(7));
+        assert_eq!(map.unrecorded(region(5)), Some(failed));
         map.begin_again(region(5));
         assert_eq!(map.take_new(), Some(region(5)));
         let replicas = Replicas::one(machine(1));

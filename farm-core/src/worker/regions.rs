@@ -32,6 +32,8 @@ pub(super) const CHANGES: MessageId = MessageId(MessageId::CORE + 4);
 
 /// Interval between requests to the manager.
 pub(super) const ASK_AGAIN: Duration = Duration::from_micros(100);
+/// Nanoseconds for which a failure to record a region is reported. Longer than the time between two looks of those that wait.
+const FAILED_FOR: u64 = 10_000_000;
 pub(super) const REPLY_BYTES: usize = 1;
 pub(super) const NOT_YET: u8 = 0;
 /// The region is recorded, the copy has memory, or the machine has joined.
@@ -101,7 +103,7 @@ impl Worker {
     }
 
     /// Returns why a commit with a new object in a region of this machine must wait or fail; `None` if the region is recorded.
-    /// After a failure, the region is recorded again.
+    /// A failure is reported to all that waited. Who needs the region later has it recorded again.
     #[inline]
     pub fn region_state(&mut self, region: RegionId) -> Option<Unrecorded> {
         match self.store.map().has_unrecorded() {
@@ -113,11 +115,14 @@ impl Worker {
     #[cold]
     fn unrecorded(&mut self, region: RegionId) -> Option<Unrecorded> {
         let state = self.store.map().unrecorded(region);
-        if let Some(Unrecorded::Failed(_)) = state {
-            self.store.map().begin_again(region);
-            self.record_new_regions();
+        match state {
+            Some(Unrecorded::Failed(_, at)) if self.now() - at >= FAILED_FOR => {
+                self.store.map().begin_again(region);
+                self.record_new_regions();
+                Some(Unrecorded::UnderWay)
+            }
+            _ => state,
         }
-        state
     }
 
     /// Has the regions recorded that an allocation of this worker has made.
@@ -238,7 +243,7 @@ impl Worker {
     fn not_recorded(&mut self, context: u64, why: String) {
         marks::mark("region: not recorded");
         if let Some(region) = self.recorder.take_asked(context) {
-            self.store.map().fail(region, why);
+            self.store.map().fail(region, why, self.now());
         }
     }
 

@@ -181,7 +181,7 @@ fn a_node_that_only_waits_leaves_no_directory() {
     place
         .start_node(&config, 1)
         .end()
-        .failed(1, &["machine 1", "run"]);
+        .failed(1, &["machine m1", "is already running"]);
     node.signal(Signal::INT);
     node.end().ok();
     assert!(!place.path("state").exists());
@@ -308,42 +308,57 @@ fn a_directory_that_this_user_cannot_write_is_refused_before_the_machines_meet()
     assert!(!dir.exists());
 }
 
-/// Returns a cluster of a program and a node, with two copies of every region.
+/// Returns a cluster of a program and a node, which keeps the configuration, with two copies of every region.
 fn joined(place: &Place, dir: &Path) -> (Cluster, Run) {
     let config = replicated(place, 2, dir);
-    let node = place.start_node(&config, 2);
-    let first = MachineId::new(1).unwrap();
-    (Cluster::join(&config, first).start().unwrap(), node)
+    let node = place.start_node(&config, 1);
+    let second = MachineId::new(2).unwrap();
+    (Cluster::join(&config, second).start().unwrap(), node)
 }
 
-fn fill(cluster: &Cluster, table: &Table<u64, u64>, keys: std::ops::Range<u64>) {
+/// Pairs of a table whose shards take more than half of a region each.
+const PAIRS: u64 = 11_000;
+
+type Value = [u8; 1000];
+
+fn fill(cluster: &Cluster, table: &Table<u64, Value>, keys: std::ops::Range<u64>) {
     let insert = async |farm: farm::Farm| {
         for key in keys {
-            table.insert(&farm, key, key).await?;
+            table.insert(&farm, key, [key as u8; 1000]).await?;
         }
         Ok::<_, farm::Error>(())
     };
     cluster.block_on(insert).unwrap();
 }
 
-/// Checks that no table can be created while `fault` lasts, with these words, and that nothing is lost afterwards.
-fn survives(cluster: &Cluster, texts: &[&str], fault: impl FnOnce(), repair: impl FnOnce()) {
-    let table: Table<u64, u64> = cluster.create_table("before", 100).unwrap();
+/// Checks that no table can be created while `fault` lasts, that the node logs these words, and that nothing is lost afterwards.
+fn survives(
+    (cluster, node): (&Cluster, &mut Run),
+    texts: &[&str],
+    fault: impl FnOnce(),
+    repair: impl FnOnce(),
+) {
+    let table: Table<u64, Value> = cluster.create_table("before", PAIRS).unwrap();
     fill(cluster, &table, 0..50);
     fault();
-    // The pairs do not fit into the regions that exist.
-    let refused = cluster.create_table::<u64, [u8; 1000]>("large", 30_000);
+    // Its shards do not fit into the regions that exist.
+    let refused = cluster.create_table::<u64, Value>("large", PAIRS);
     let refused = refused.unwrap_err().to_string();
-    contains(&refused, texts);
+    contains(&refused, &["see the log of that machine"]);
+    for text in texts {
+        node.wait_for(text);
+    }
     fill(cluster, &table, 50..100);
     repair();
-    let large: Table<u64, [u8; 1000]> = cluster.create_table("large", 30_000).unwrap();
+    let large = cluster.create_table("large", PAIRS);
+    let large: Table<u64, Value> =
+        large.unwrap_or_else(|error| panic!("{error}\n{}", node.stderr()));
     cluster
         .block_on(async |farm: farm::Farm| {
             large.insert(&farm, 7, [7; 1000]).await?;
             assert_eq!(large.get(&farm, 7).await?, Some([7; 1000]));
             for key in 0..100 {
-                assert_eq!(table.get(&farm, key).await?, Some(key));
+                assert_eq!(table.get(&farm, key).await?, Some([key as u8; 1000]));
             }
             Ok::<_, farm::Error>(())
         })
@@ -354,12 +369,12 @@ fn survives(cluster: &Cluster, texts: &[&str], fault: impl FnOnce(), repair: imp
 fn a_directory_that_goes_away_while_the_cluster_runs_is_reported_and_can_be_restored() {
     let place = Place::new("store-gone");
     let dir = place.path("store");
-    let (cluster, node) = joined(&place, &dir);
+    let (cluster, mut node) = joined(&place, &dir);
     let away = place.path("away");
     let fault = || fs::rename(&dir, &away).unwrap();
     let repair = || fs::rename(&away, &dir).unwrap();
     survives(
-        &cluster,
+        (&cluster, &mut node),
         &["is gone: restore it", "durability.dir"],
         fault,
         repair,
@@ -407,10 +422,10 @@ fn a_full_disk_is_reported_and_the_cluster_continues() {
     assert!(!dir.exists());
     fs::remove_file(&filler).unwrap();
 
-    let (cluster, node) = joined(&place, &dir);
+    let (cluster, mut node) = joined(&place, &dir);
     let repair = || fs::remove_file(&filler).unwrap();
     survives(
-        &cluster,
+        (&cluster, &mut node),
         &["No space left", "free some space there"],
         fault,
         repair,

@@ -246,18 +246,21 @@ fn a_cluster_that_is_not_idle_is_not_compared() {
     // Configurations that the cluster does not run with.
     let dir = place.path("state");
     let dir = dir.display();
-    let of = |machines, replicas, more: &str| {
+    let of = |name: &str, machines, replicas, more: &str| {
         let more = format!(
             "[durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{dir}\"\n{more}"
         );
-        place.config("other.toml", "64MiB", machines, &more)
+        place.config(name, "64MiB", machines, &more)
     };
     for (other, differs) in [
-        (of(4, 2, ""), "machine.4.id = 4 is only here"),
-        (of(2, 2, ""), "machine.3.id = 3 is only there"),
-        (of(3, 3, ""), "durability.replicas is 3 here, and 2 there"),
+        (of("four.toml", 4, 2, ""), "machine.4.id = 4 is only here"),
+        (of("two.toml", 2, 2, ""), "machine.3.id = 3 is only there"),
         (
-            of(3, 2, "[table]\noccupancy = 0.5\n"),
+            of("copies.toml", 3, 3, ""),
+            "durability.replicas is 3 here, and 2 there",
+        ),
+        (
+            of("table.toml", 3, 2, "[table]\noccupancy = 0.5\n"),
             "table.occupancy is 0.5 here, and 0.9 there",
         ),
     ] {
@@ -265,7 +268,8 @@ fn a_cluster_that_is_not_idle_is_not_compared() {
         verify(&place, &other, &[]).failed(NOT_COMPARED, &texts);
     }
     // A key that each machine may choose.
-    verify(&place, &of(3, 2, "[transactions]\npatience_ms = 5\n"), &[]).ok();
+    let patient = of("patient.toml", 3, 2, "[transactions]\npatience_ms = 5\n");
+    verify(&place, &patient, &[]).ok();
     verify(&place, &config, &["--wait", "soon"]).failed(2, &["--wait"]);
     stop(cluster, nodes);
 }

@@ -166,11 +166,12 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
         return Ok(());
     };
     crate::write_stderr(format_args!("{}", took::took(config, &machine)));
+    // Tools see that the machine runs as soon as a user does.
+    let status = StatusServer::start_or_warn(config, &machine);
     crate::write_stderr(format_args!(
         "machine {id} of cluster \"{}\" runs; stop it with Ctrl-C",
         config.cluster.name
     ));
-    let status = StatusServer::start_or_warn(config, &machine);
     while !machine.control().is_stopping() {
         if interrupted.load(Ordering::Relaxed) {
             crate::write_stderr(format_args!(
