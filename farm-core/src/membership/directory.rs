@@ -233,7 +233,7 @@ impl Directory for OsDirectory {
             if self.try_mark()? {
                 return Ok(());
             }
-            std::thread::sleep(MARK_RETRY);
+            std::thread::park_timeout(MARK_RETRY);
         }
         Err(io::ErrorKind::WouldBlock.into())
     }

@@ -207,11 +207,7 @@ mod tests {
         while cluster.on(owns, 0, kept) < 2 {
             std::thread::yield_now();
         }
-        assert!(
-            cluster
-                .on(owns, 0, |worker| crate::left_over(worker))
-                .is_some()
-        );
+        assert!(cluster.on(owns, 0, crate::left_over).is_some());
         blocking::open(&cluster.machines[sender..=sender], spec(2)).unwrap();
         let pairs = |worker: &mut Worker| {
             let open = kv(worker).tables.get(&2);
@@ -221,7 +217,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(cluster.on(owns, 0, |worker| kv(worker).unopened.len()), 0);
-        assert_eq!(cluster.on(owns, 0, |worker| crate::left_over(worker)), None);
+        assert_eq!(cluster.on(owns, 0, crate::left_over), None);
         cluster.stop();
     }
 }

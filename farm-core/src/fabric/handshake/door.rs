@@ -69,7 +69,7 @@ impl Admission for RefuseAll {
 }
 
 /// How a backend accepts and answers callers.
-pub(in crate::fabric) trait Accepts: Send + 'static {
+pub(in crate::fabric) trait Accepts: Sized + Send + 'static {
     /// The socket of a caller.
     type Socket: Socket;
     /// The first line of a caller.
@@ -94,7 +94,7 @@ pub(in crate::fabric) trait Accepts: Send + 'static {
         hello: Self::Hello,
         socket: Self::Socket,
         admission: &mut dyn Admission,
-    ) -> Option<(After<Self::Greeted, Self::Welcomed>, Self::Socket)>;
+    ) -> Option<Greeted<Self>>;
     /// Answers the proof of a caller. Returns the socket of one that was welcome.
     fn answer(
         &self,
@@ -113,6 +113,12 @@ pub(in crate::fabric) trait Accepts: Send + 'static {
         admission: &mut dyn Admission,
     );
 }
+
+/// What follows the hello of a caller, and its socket.
+pub(in crate::fabric) type Greeted<A> = (
+    After<<A as Accepts>::Greeted, <A as Accepts>::Welcomed>,
+    <A as Accepts>::Socket,
+);
 
 /// What follows the hello of a caller.
 pub(in crate::fabric) enum After<G, W> {
