@@ -8,7 +8,7 @@
 //! read is validated, so another transaction's change of it would be a conflict.
 //!
 //! Lock-free lookups detect such transactions in the same way as the transactions of the owner: by joint versions and
-//! incarnations (`FaRM'14 §3.6`). Only the owner counts the pairs of its shard: [`counts`].
+//! incarnations (`FaRM'14 §3.6`). Only the owner counts the pairs of its shard (`counts.rs`).
 
 pub(crate) mod counts;
 

@@ -15,6 +15,8 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 const GUEST: usize = 2;
 const MOST_STEPS: u64 = 1_000_000;
 const VALUE: [u8; 8] = [7; 8];
+/// A worker that nobody wakes sleeps longer, in simulated time.
+const WORKERS_SLEEP: Duration = Duration::from_secs(2);
 
 /// The state of a test on a worker.
 #[derive(Default)]
@@ -142,19 +144,37 @@ fn a_machine_that_leaves_has_sent_the_changes_of_counts() {
 #[test]
 fn all_workers_of_a_machine_that_comes_back_begin_at_once() {
     for seed in 0..20 {
-        let (cluster, limits) = cluster(seed, 2);
-        cluster.leave(GUEST);
-        let guests = GUEST * limits.workers..cluster.workers();
-        until(&cluster, "to leave", || !cluster.is_running(guests.start));
-        let before = cluster.now();
-        cluster.restart(attach);
-        for worker in guests.clone() {
-            cluster.submit(worker, |worker| known(worker).began = true);
-        }
-        let began = |worker| cluster.inspect(worker, |worker| known(worker).began);
-        until(&cluster, "to begin", || guests.clone().all(began));
-        // Otherwise the worker begins when its sleep ends, after 60 s of simulated time.
-        let waited = cluster.now().since(before);
-        assert!(waited.as_secs() < 1, "seed {seed}: {waited:?}");
+        let waited = wait_after_a_return(seed);
+        assert!(waited < WORKERS_SLEEP / 2, "seed {seed}: {waited:?}");
     }
+}
+
+/// The deliberate bug that only delays: no judge of the simulator finds it.
+#[cfg(feature = "mutants")]
+#[test]
+fn deliberate_bugs_of_machines_that_come_back_are_found() {
+    let bug = Some("workers not woken when their machine has joined");
+    let is_found = |seed| {
+        farm_core::mutants::switch(bug);
+        let waited = wait_after_a_return(seed);
+        farm_core::mutants::switch(None);
+        waited >= WORKERS_SLEEP / 2
+    };
+    assert!((0..20).any(is_found));
+}
+
+/// Has a machine leave and come back. Returns the simulated time until all its workers have begun.
+fn wait_after_a_return(seed: u64) -> Duration {
+    let (cluster, limits) = cluster(seed, 2);
+    cluster.leave(GUEST);
+    let guests = GUEST * limits.workers..cluster.workers();
+    until(&cluster, "to leave", || !cluster.is_running(guests.start));
+    let before = cluster.now();
+    cluster.restart(attach);
+    for worker in guests.clone() {
+        cluster.submit(worker, |worker| known(worker).began = true);
+    }
+    let began = |worker| cluster.inspect(worker, |worker| known(worker).began);
+    until(&cluster, "to begin", || guests.clone().all(began));
+    cluster.now().since(before)
 }

@@ -80,7 +80,6 @@ pub const ALL: &[Mutant] = &[
     mutant("two workers own a shard", "table"),
     mutant("counts not told to the owner", "table"),
     mutant("a machine leaves before it has sent its counts", "table"),
-    mutant("workers not woken when their machine has joined", "append"),
     mutant("a machine works before all are connected to it", "append"),
     mutant("still-born object not given back on abort", "table"),
     mutant("an edit writes before it has read everything", "table"),
