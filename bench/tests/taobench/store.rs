@@ -116,7 +116,13 @@ fn the_largest_write_transaction_fits_one_record() {
         farm.transact(check).await
     });
     assert_eq!(made.unwrap().unwrap() as u64, 2 * WRITES);
-    let left = cluster.on_all(farm_txn::left_over);
-    assert!(left.iter().all(Option::is_none), "{left:?}");
+    // The other machine frees the records when it learns that the transactions have ended.
+    while cluster
+        .on_all(farm_txn::left_over)
+        .iter()
+        .any(Option::is_some)
+    {
+        std::thread::yield_now();
+    }
     cluster.stop();
 }
