@@ -119,9 +119,13 @@ fn handle_counts_now(worker: &mut Worker, request: Request, body: &[u8]) {
     match counts {
         Some((table, .., None)) => keep(worker, table, request, body),
         Some((table, shard, delta, Some(shards))) if shard < shards => {
-            kv(worker).unopened.remove(&table);
             look_up_again(worker, table, shard);
             add_counts(worker, TableId(table), shard, delta);
+            // Those that came before the table could be opened.
+            let kept = kv(worker).unopened.remove(&table);
+            for (request, body) in kept.into_iter().flat_map(|kept| kept.messages) {
+                handle_counts_now(worker, request, &body);
+            }
         }
         _ => {
             let from = request.from;
