@@ -3,6 +3,7 @@
 
 use farm_core::ids::MachineId;
 use farm_core::object::FatPointer;
+use farm_core::time::Nanos;
 use farm_core::worker::Cont;
 
 use crate::error::TxError;
@@ -36,6 +37,8 @@ impl RemoteCall {
 pub(crate) struct WaitingCommit {
     pub(crate) tx: Box<Tx>,
     pub(crate) cont: Cont<Result<(), TxError>>,
+    /// When it was to begin.
+    pub(crate) since: Nanos,
 }
 
 /// The objects of an array, in order; `None` for a slot without an object.

@@ -7,6 +7,7 @@ use farm_core::alloc::AllocError;
 use farm_core::ids::RegionId;
 use farm_core::marks;
 use farm_core::region::map::Unrecorded;
+use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
 
 use crate::calls::WaitingCommit;
@@ -16,6 +17,8 @@ use crate::tx::Tx;
 
 /// The reply to a request for room on this machine that must be repeated.
 pub(crate) const ASK_AGAIN: &[u8] = &[1];
+/// Nanoseconds for which a failure is reported to requests of other machines.
+const REPEATED_FOR: u64 = 10_000_000;
 /// Interval between tries.
 pub(crate) const AGAIN_AFTER: Duration = Duration::from_micros(100);
 
@@ -23,27 +26,27 @@ pub(crate) const AGAIN_AFTER: Duration = Duration::from_micros(100);
 /// the error says why the commit never begins.
 pub(crate) fn before_commit(
     worker: &mut Worker,
-    tx: Box<Tx>,
-    cont: Cont<Result<(), TxError>>,
+    commit: WaitingCommit,
     again: impl Fn(u64) -> Cont<()>,
 ) -> Result<Box<Tx>, Option<(Box<Tx>, TxError)>> {
     if !worker.store().map().has_unrecorded() {
-        return Ok(tx);
+        return Ok(commit.tx);
     }
+    let (tx, since) = (&commit.tx, commit.since);
     let new = |entry: &&crate::tx::Entry| entry.machine.is_none() && entry.is_reserved();
     let regions = tx.entries.iter().filter(new);
     let state = regions
         .map(|entry| entry.address.region())
-        .find_map(|region| worker.region_state(region));
+        .find_map(|region| worker.region_state(region, since));
     match state {
-        None => Ok(tx),
+        None => Ok(commit.tx),
         Some(Unrecorded::Failed(why, _)) => {
-            Err(Some((tx, TxError::Alloc(AllocError::NoRegion(why)))))
+            let error = TxError::Alloc(AllocError::NoRegion(why));
+            Err(Some((commit.tx, error)))
         }
         Some(Unrecorded::UnderWay) => {
             marks::mark("commit: waits for a region");
-            let waiting = WaitingCommit { tx, cont };
-            let key = transactions(worker).waiting_for_regions.insert(waiting);
+            let key = transactions(worker).waiting_for_regions.insert(commit);
             worker.set_timer(AGAIN_AFTER, again(key as u64));
             Err(None)
         }
@@ -52,7 +55,9 @@ pub(crate) fn before_commit(
 
 /// Returns the reply to a request for room, if no address in the region may be given to another machine.
 pub(crate) fn refusal(worker: &mut Worker, region: RegionId) -> Option<&'static [u8]> {
-    match worker.region_state(region)? {
+    // The request may be repeated, so that failures of the last moments are its own.
+    let since = Nanos(worker.now().0.saturating_sub(REPEATED_FOR));
+    match worker.region_state(region, since)? {
         Unrecorded::UnderWay => {
             marks::mark("alloc: another machine asks again");
             Some(ASK_AGAIN)

@@ -22,6 +22,7 @@ use crate::membership::manager::{Changes, Duty, Manager, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::backups::Prepared;
 use crate::region::map::{Replicas, Unrecorded};
+use crate::time::Nanos;
 
 /// To the manager: record a region. The reply is a code.
 const RECORD_REGION: MessageId = MessageId(MessageId::CORE + 3);
@@ -32,8 +33,6 @@ pub(super) const CHANGES: MessageId = MessageId(MessageId::CORE + 4);
 
 /// Interval between requests to the manager.
 pub(super) const ASK_AGAIN: Duration = Duration::from_micros(100);
-/// Nanoseconds for which a failure to record a region is reported. Longer than the time between two looks of those that wait.
-const FAILED_FOR: u64 = 10_000_000;
 pub(super) const REPLY_BYTES: usize = 1;
 pub(super) const NOT_YET: u8 = 0;
 /// The region is recorded, the copy has memory, or the machine has joined.
@@ -103,20 +102,20 @@ impl Worker {
     }
 
     /// Returns why a commit with a new object in a region of this machine must wait or fail; `None` if the region is recorded.
-    /// A failure is reported to all that waited. Who needs the region later has it recorded again.
+    /// A failure that is older than `since`, the time from which the caller waits, is not reported: the region is recorded again.
     #[inline]
-    pub fn region_state(&mut self, region: RegionId) -> Option<Unrecorded> {
+    pub fn region_state(&mut self, region: RegionId, since: Nanos) -> Option<Unrecorded> {
         match self.store.map().has_unrecorded() {
             false => None,
-            true => self.unrecorded(region),
+            true => self.unrecorded(region, since),
         }
     }
 
     #[cold]
-    fn unrecorded(&mut self, region: RegionId) -> Option<Unrecorded> {
+    fn unrecorded(&mut self, region: RegionId, since: Nanos) -> Option<Unrecorded> {
         let state = self.store.map().unrecorded(region);
         match state {
-            Some(Unrecorded::Failed(_, at)) if self.now() - at >= FAILED_FOR => {
+            Some(Unrecorded::Failed(_, at)) if at < since => {
                 self.store.map().begin_again(region);
                 self.record_new_regions();
                 Some(Unrecorded::UnderWay)

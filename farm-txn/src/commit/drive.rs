@@ -27,7 +27,13 @@ use crate::tx::Tx;
 
 /// Begins the commit of a transaction. The continuation is called from the event loop.
 pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxError>>) {
-    let tx = match regions::before_commit(worker, tx, cont, |key| Cont::new(begin_again, key)) {
+    let since = worker.now();
+    begin_since(worker, WaitingCommit { tx, cont, since });
+}
+
+fn begin_since(worker: &mut Worker, commit: WaitingCommit) {
+    let cont = commit.cont;
+    let tx = match regions::before_commit(worker, commit, |key| Cont::new(begin_again, key)) {
         Ok(tx) => tx,
         Err(None) => return,
         Err(Some((tx, why))) => return refuse(worker, tx, cont, why),
@@ -66,8 +72,8 @@ pub(crate) fn begin(worker: &mut Worker, tx: Box<Tx>, cont: Cont<Result<(), TxEr
 
 fn begin_again(worker: &mut Worker, key: u64, (): ()) {
     let waiting = &mut transactions(worker).waiting_for_regions;
-    let WaitingCommit { tx, cont } = waiting.remove(key as usize);
-    begin(worker, tx, cont);
+    let commit = waiting.remove(key as usize);
+    begin_since(worker, commit);
 }
 
 /// Notes what copies must know of the blocks of new objects of this machine.
