@@ -9,8 +9,10 @@ use std::time::Duration;
 use fs4::fs_std::FileExt;
 use rustix::fs::{Access, access};
 
-/// Tries to mark a directory as used, which fail only while a tool inspects or removes the directory.
+/// Tries to lock a directory, which fail only while a tool inspects or removes it.
 const MARK_TRIES: u32 = 100;
+/// Tries after which a directory is taken for one in use whose lock others share.
+const SHARED_TRIES: u32 = 4;
 /// Time between two of these tries.
 const MARK_RETRY: Duration = Duration::from_millis(10);
 
@@ -76,7 +78,7 @@ pub trait Directory: Send {
 
 /// A directory of the file system. The files that were created and not removed are locked (`flock`), so that other processes
 /// know that they are in use. A process that uses the directory holds a shared lock of the directory itself, so that tools do not
-/// remove it; no process waits for that lock.
+/// remove it; no process waits longer than 1 s for that lock.
 #[derive(Debug)]
 pub struct OsDirectory {
     path: PathBuf,
@@ -128,14 +130,28 @@ impl OsDirectory {
     }
 }
 
-/// Takes the lock that no process has that uses the directory. Returns `None` if a process uses the directory, or removed it.
+/// Takes the lock that no process has that uses the directory. Returns `None` if a process uses the directory, or removed it. Waits
+/// up to 1 s while another tool has the lock.
 ///
 /// # Errors
 /// The system's; [`io::ErrorKind::NotFound`] if there is no directory.
 pub fn lock_unused(path: &Path) -> io::Result<Option<File>> {
-    let dir = open(path)?;
-    let locked = dir.try_lock_exclusive()? && is_at(&dir, path);
-    Ok(locked.then_some(dir))
+    let mut shared = 0;
+    for _ in 0..MARK_TRIES {
+        let dir = open(path)?;
+        // Those who use the directory share its lock. Tools share it only for a moment.
+        if FileExt::try_lock_shared(&dir)? {
+            if dir.try_lock_exclusive()? {
+                return Ok(is_at(&dir, path).then_some(dir));
+            }
+            shared += 1;
+            if shared == SHARED_TRIES {
+                break;
+            }
+        }
+        std::thread::park_timeout(MARK_RETRY);
+    }
+    Ok(None)
 }
 
 /// Opens a directory. Anything else is refused, and a pipe does not block.

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use super::directory::{Directory, OsDirectory, lock_unused};
@@ -81,22 +82,31 @@ impl Earlier {
         self.bytes
     }
 
-    /// Removes the files of the store, the newest configuration last, and then the directory unless other files are in it. Returns
-    /// whether the directory was removed.
+    /// Returns the id of the user to whom the newest configuration belongs, if that is not the user of this process.
     ///
     /// # Errors
     /// [`StoreError::Io`].
-    pub fn remove(self) -> Result<bool, StoreError> {
+    pub fn other_owner(&self) -> Result<Option<u32>, StoreError> {
+        let files = files(&self.dir)?;
+        let newest = files.into_iter().max_by_key(|file| file.number);
+        let path = newest.map_or_else(|| self.dir.clone(), |file| file.path);
+        let found = path.symlink_metadata();
+        let found = found.map_err(|source| error("examine", &path, source))?;
+        let is_other = found.uid() != rustix::process::geteuid().as_raw();
+        Ok(is_other.then(|| found.uid()))
+    }
+
+    /// Removes the files of the store, the newest configuration last. The directory stays.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`].
+    pub fn remove(self) -> Result<(), StoreError> {
         let mut files = files(&self.dir)?;
         files.sort_by_key(|file| file.number);
         for StoreFile { path, .. } in &files {
             std::fs::remove_file(path).map_err(|source| error("remove", path, source))?;
         }
-        match std::fs::remove_dir(&self.dir) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(false),
-            Err(source) => Err(error("remove the directory", &self.dir, source)),
-        }
+        Ok(())
     }
 }
 
@@ -178,15 +188,15 @@ mod tests {
         let first = configuration("test", &[1, 2]);
         let refused = FileStore::at(&dir, "test").compare_and_swap(&first);
         assert_eq!(refused.unwrap(), Swap::Lost);
-        assert!(
-            !found.remove().unwrap(),
-            "a file of the user is in the directory"
-        );
+        assert_eq!(found.other_owner().unwrap(), None);
+        found.remove().unwrap();
         assert!(matches!(find(&dir, "test"), Ok(Found::Nothing)));
-        std::fs::remove_file(dir.join("notes")).unwrap();
+        let left: Vec<_> = std::fs::read_dir(&dir).unwrap().collect();
+        assert_eq!(left[0].as_ref().unwrap().file_name(), "notes");
+        assert_eq!(left.len(), 1);
         drop(started(&dir));
-        assert!(earlier(&dir).remove().unwrap());
-        assert!(!dir.exists());
+        earlier(&dir).remove().unwrap();
+        assert!(matches!(find(&dir, "test"), Ok(Found::Nothing)));
     }
 
     #[test]

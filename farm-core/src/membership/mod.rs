@@ -29,13 +29,14 @@ pub enum Stop {
     /// The machine failed, or its connection ended without an announcement.
     #[error(
         "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
-         because the data in its memory cannot be recovered yet; start the cluster again"
+         because the data in its memory cannot be recovered yet; start the cluster again, with durability.mode = \"memory\" after \
+         `farm clean --store`"
     )]
     Lost(MachineId),
     /// As [`Stop::Lost`], of a machine that stored nothing.
     #[error(
         "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
-         because objects that it had locked stay locked; start the cluster again"
+         because objects that it had locked stay locked; start the cluster again, with durability.mode = \"memory\" after `farm clean --store`"
     )]
     LostWithoutMemory(MachineId),
     /// The machine sent data that no correct machine sends.

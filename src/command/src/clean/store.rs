@@ -74,6 +74,13 @@ fn remove(
 ) -> anyhow::Result<()> {
     let cluster = &config.cluster.name;
     check_stopped(config)?;
+    if let Some(owner) = earlier.other_owner()? {
+        bail!(
+            "cannot remove the configuration of cluster {cluster:?} in {}: it belongs to the user with id {owner}; \
+             run the command as its owner",
+            earlier.dir().display()
+        );
+    }
     let verb = match args.dry_run {
         true => "would remove",
         false => "removes",
@@ -90,8 +97,10 @@ fn remove(
         return Ok(());
     }
     let context = || format!("cannot remove the configuration of cluster {cluster:?}");
-    if !earlier.remove().with_context(context)? {
-        writeln!(out, "  kept the directory, because it has other files")?;
+    earlier.remove().with_context(context)?;
+    // A directory that the user has named may be older than the cluster. The other one is gone unless it has other files.
+    if config.durability.dir.is_none() {
+        let _ = std::fs::remove_dir(&dir);
     }
     Ok(())
 }
@@ -122,7 +131,7 @@ fn refusal(dir: &Path, error: StoreError) -> anyhow::Error {
     let by_hand = match error {
         StoreError::Damaged { .. } | StoreError::Misplaced { .. } | StoreError::Newer { .. } => {
             format!(
-                "; if its data is not needed, and no machine of the cluster runs, remove the directory with: rm -r {}",
+                "; if its data is not needed, and no machine of the cluster runs, remove its files with: rm {}/config-*",
                 quoted(dir)
             )
         }
