@@ -42,7 +42,7 @@ use manager::{config_store, make_manager};
 use meet::{Met, meet};
 use pages::Pages;
 use parts::{arena, make_store, reads_in_flight, ring_format, spare};
-use run::{LastWorker, StopOnPanic, core_of, idle_policy, pin, run};
+use run::{LastWorker, StopOnPanic, core_of, idle_policy, may_have_locks, pin, run};
 pub use sizing::Sizing;
 use spare::Spare;
 
@@ -157,6 +157,7 @@ impl Machine {
         let last = Arc::new(LastWorker {
             control: Arc::clone(&machine.control),
             reporter: machine.fabric.reporter(),
+            store: Arc::clone(&machine.store),
         });
         for index in 0..workers {
             let started = machine.start_worker(config, index, &met, &attach, &last, manager.take());
@@ -169,7 +170,14 @@ impl Machine {
 
     fn fail_to_start(&self, why: &str) {
         self.control.stop();
-        self.fabric.fail(why);
+        self.report(why);
+    }
+
+    /// Reports a failure to the other machines.
+    fn report(&self, why: &str) {
+        if may_have_locks(&self.store) {
+            self.fabric.fail(why);
+        }
     }
 
     /// Lets machines without memory connect that were started again. `segments` are those exported for the connected machines.
@@ -180,7 +188,7 @@ impl Machine {
     ) -> Result<(), MachineError> {
         let (exporter, control) = (self.exporter.clone(), Arc::clone(&self.control));
         let own = (self.inboxes.clone(), segments);
-        let admit = Admit::new(config, self.id, exporter, control, own);
+        let admit = Admit::new(config, exporter, control, own);
         Ok(self.fabric.admit(Box::new(admit))?)
     }
 
@@ -422,8 +430,7 @@ impl Machine {
         self.join_threads()?;
         let leaves_locks = !self.store.is_used() && !self.control.has_left();
         if ran && leaves_locks && self.departed().is_empty() {
-            self.fabric
-                .fail("it stopped before its operations had ended");
+            self.report("it stopped before its operations had ended");
         }
         Ok(())
     }
@@ -460,7 +467,7 @@ impl Machine {
             (None, Some(why)) => MachineError::Failed(why),
             (None, None) => return Ok(()),
         };
-        self.fabric.fail(&failed.to_string());
+        self.report(&failed.to_string());
         Err(failed)
     }
 }

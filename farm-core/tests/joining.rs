@@ -179,6 +179,30 @@ fn machines_that_store_nothing_need_not_be_present_at_a_start() {
     }
 }
 
+/// Regression test: a machine that was welcome at one that was leaving took that one for lost, and its failure stopped the cluster.
+#[test]
+fn machines_that_leave_while_others_join_do_not_stop_the_cluster() {
+    let (config, mut machines) = start("churn", 4, 1);
+    let guests = machines.split_off(2);
+    std::thread::scope(|scope| {
+        for mut guest in guests {
+            let config = &config;
+            scope.spawn(move || {
+                let number = guest.id().get();
+                for _ in 0..60 {
+                    guest.stop().unwrap();
+                    guest = start_one(config, number, PATIENCE).unwrap();
+                }
+                guest.stop().unwrap();
+            });
+        }
+    });
+    record_a_region(&machines);
+    while let Some(last) = machines.pop() {
+        last.stop().unwrap();
+    }
+}
+
 /// Of two machines that join at the same time, one must call the other, at whichever moment it begins to run.
 #[test]
 fn machines_that_join_at_the_same_time_are_connected() {

@@ -1,4 +1,4 @@
-//! Machines that connect to a machine that runs: those that store nothing, after they have left and been started again.
+//! Machines that connect to a machine that runs: those that store nothing, at any time.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::worker::{Inbox, Linking};
 /// Admits machines, and has the workers connect to them.
 pub(super) struct Admit {
     config: Config,
-    id: MachineId,
     exporter: Exporter,
     control: Arc<Control>,
     inboxes: Vec<Arc<Inbox>>,
@@ -29,14 +28,12 @@ impl Admit {
     /// Creates the admission of a machine. `segments` are those exported for the machines that have connected.
     pub(super) fn new(
         config: &Config,
-        id: MachineId,
         exporter: Exporter,
         control: Arc<Control>,
         (inboxes, segments): (Vec<Arc<Inbox>>, BTreeMap<MachineId, Capability>),
     ) -> Self {
         Self {
             config: config.clone(),
-            id,
             exporter,
             control,
             inboxes,
@@ -59,9 +56,6 @@ impl Admission for Admit {
                  start all of them together"
             ));
         }
-        if self.control.is_stopping() {
-            return Err(format!("machine {} is stopping", self.id));
-        }
         let (ours, theirs) = (self.inboxes.len(), self.workers_of(caller));
         let layout = SegmentLayout::between(ring_format(&self.config), ours, theirs);
         if let Some(before) = self.segments.remove(&caller) {
@@ -73,6 +67,10 @@ impl Admission for Admit {
         self.segments.insert(caller, capability);
         self.offered.insert(caller, memory);
         Ok(vec![capability])
+    }
+
+    fn is_open(&self) -> bool {
+        !self.control.is_stopping() && !self.control.is_leaving()
     }
 
     fn connected(&mut self, peer: PeerOffer) {

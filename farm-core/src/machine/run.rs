@@ -8,6 +8,7 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::fabric::Reporter;
 use crate::ids::{MachineId, WorkerRef};
+use crate::region::store::Store;
 use crate::worker::{Idle, IdlePolicy, Idler, Worker};
 
 /// Fails the machine when dropped by a panicking worker.
@@ -27,11 +28,20 @@ impl Drop for StopOnPanic {
 pub(super) struct LastWorker {
     pub(super) control: Arc<Control>,
     pub(super) reporter: Option<Reporter>,
+    pub(super) store: Arc<Store>,
+}
+
+/// Returns whether objects may be locked by this machine, so that the others cannot continue if it fails. A machine without memory
+/// that has not joined them has no operation, and leaves in order whatever happens.
+pub(super) fn may_have_locks(store: &Store) -> bool {
+    store.is_used() || store.map().is_complete()
 }
 
 impl Drop for LastWorker {
     fn drop(&mut self) {
-        if let (Some(reporter), Some(why)) = (&self.reporter, self.control.failure()) {
+        if let (Some(reporter), Some(why)) = (&self.reporter, self.control.failure())
+            && may_have_locks(&self.store)
+        {
             reporter.fail(&why);
         }
     }

@@ -59,6 +59,10 @@ pub struct Manager {
     queued: BTreeMap<RegionId, Replicas>,
     /// Numbers of members' new starts, to be recorded.
     started: BTreeMap<MachineId, u64>,
+    /// Those that are being stored.
+    starting: BTreeMap<MachineId, u64>,
+    /// Those that could not be stored, with the reasons, until their machines ask again.
+    refused_starts: BTreeMap<MachineId, (u64, String)>,
     /// The catalog to be recorded.
     queued_catalog: Option<Address>,
     /// The configuration that is being stored.
@@ -79,6 +83,8 @@ impl Manager {
             writer: Box::new(writer),
             queued: BTreeMap::new(),
             started: BTreeMap::new(),
+            starting: BTreeMap::new(),
+            refused_starts: BTreeMap::new(),
             queued_catalog: None,
             storing: None,
             under_way: Changes::default(),
@@ -125,6 +131,10 @@ impl Manager {
             )),
             Some(member) if member.boot == boot => Recorded::Yes,
             Some(_) => {
+                let refused = self.refused_starts.remove(&machine);
+                if let Some((_, why)) = refused.filter(|refused| refused.0 == boot) {
+                    return Recorded::No(why);
+                }
                 let storing = self.storing.as_ref().and_then(|next| next.member(machine));
                 if storing.is_none_or(|member| member.boot != boot) {
                     self.started.insert(machine, boot);
@@ -183,6 +193,9 @@ impl Manager {
         if catalog.is_some() {
             self.refused_catalog = Some(why.to_owned());
         }
+        let starting = std::mem::take(&mut self.starting).into_iter();
+        let refused = starting.map(|(machine, boot)| (machine, (boot, why.to_owned())));
+        self.refused_starts.extend(refused);
     }
 
     /// Handles that all machines know the changes of the last [`Duty::Tell`].
@@ -203,6 +216,7 @@ impl Manager {
         for member in &mut next.members {
             member.boot = started.get(&member.machine).copied().unwrap_or(member.boot);
         }
+        self.starting = started;
         self.under_way.catalog = self.queued_catalog.take();
         next.catalog = next.catalog.or(self.under_way.catalog);
         while self.under_way.regions.len() < self.most_told
@@ -353,6 +367,25 @@ mod tests {
         assert_eq!(manager.step(), tell(vec![(region(1), replicas)]));
         assert_eq!(manager.record_start(machine(3), 6), Recorded::Yes);
         assert_eq!(store.0.lock().unwrap().0.len(), 2);
+    }
+
+    /// Regression test: the reason was dropped, and the machine asked for ever.
+    #[test]
+    fn a_start_that_cannot_be_recorded_is_refused_once() {
+        let (mut manager, store) = manager();
+        manager.configuration.members[2].stores = false;
+        let full = || Err(WriteError::Failed("full".into()));
+        store.0.lock().unwrap().1.extend([full(), full(), Ok(())]);
+        let refused = Recorded::No("full".into());
+        for _ in 0..2 {
+            assert_eq!(manager.record_start(machine(3), 5), Recorded::NotYet);
+            assert_eq!(manager.step(), None);
+            assert_eq!(manager.record_start(machine(3), 5), refused);
+        }
+        // The next start is another one.
+        assert_eq!(manager.record_start(machine(3), 6), Recorded::NotYet);
+        assert_eq!(manager.step(), None);
+        assert_eq!(manager.record_start(machine(3), 6), Recorded::Yes);
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //!    is connected, it begins to work. Before, a request that another worker hands over could not be answered.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::regions::{
     ASK_AGAIN, CATALOG_BYTES, CHANGES, DONE, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES,
@@ -29,6 +30,11 @@ const LINKED: MessageId = MessageId(MessageId::CORE + 7);
 /// To the other workers of a machine that has joined: what programs ask for waits no longer. One-way.
 const JOINED: MessageId = MessageId(MessageId::CORE + 8);
 
+/// The most refusals after which a machine asks again.
+const MOST_REFUSALS: u32 = 20;
+/// Time until then.
+const REFUSED_WAIT: Duration = Duration::from_millis(50);
+
 /// The machines that join, and how far this machine has joined.
 #[derive(Default)]
 pub(super) struct Newcomers {
@@ -36,6 +42,8 @@ pub(super) struct Newcomers {
     joining: BTreeMap<MachineId, Newcomer>,
     /// Whether the manager has sent all regions to this machine.
     has_regions: bool,
+    /// Number of times that the manager has refused this machine, for example because the disk of the configuration is full.
+    refusals: u32,
     /// Machines that ran before this one.
     running: BTreeSet<MachineId>,
     /// Those of them all of whose workers are connected to this machine.
@@ -151,6 +159,10 @@ impl Worker {
             Ok([DONE]) => {
                 self.newcomers.has_regions = true;
                 self.complete_if_joined();
+            }
+            Ok(_) if self.newcomers.refusals < MOST_REFUSALS => {
+                self.newcomers.refusals += 1;
+                self.set_timer(REFUSED_WAIT, Cont::new(Self::ask_to_join, boot));
             }
             Ok(_) => self.cannot_join("the manager refused it; see its log for the reason"),
             Err(error) => self.cannot_join(&error.to_string()),

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use super::monitor::say_goodbye;
 use super::{Callers, PeerOffer, Socket, wait_readable};
 use crate::fabric::Capability;
 use crate::ids::MachineId;
@@ -41,7 +42,7 @@ pub trait Admission: Send {
     /// The reason why it may not connect.
     fn offer(&mut self, caller: MachineId) -> Result<Vec<Capability>, String>;
 
-    /// Returns whether the machine admits callers. If it does not yet, those that join it try again.
+    /// Returns whether the machine admits callers. If it does not, because it starts or stops, those that join it try again.
     fn is_open(&self) -> bool {
         true
     }
@@ -137,7 +138,7 @@ pub(in crate::fabric) struct Door {
 }
 
 impl Door {
-    /// Starts the thread with this name. It refuses all callers until [`Door::admit`].
+    /// Starts the thread with this name. It answers questions, and connects no caller before [`Door::admit`].
     pub(in crate::fabric) fn open(name: String, callers: impl Accepts) -> std::io::Result<Self> {
         let (open, closed) = UnixStream::pair()?;
         closed.set_nonblocking(true)?;
@@ -186,7 +187,7 @@ fn answer<A: Accepts>(accepts: &A, closed: &UnixStream, admission: &Mutex<Box<dy
             POLL_INTERVAL,
         );
         if is_closed(closed) {
-            return;
+            return dismiss(welcomed);
         }
         let decides = || {
             let decides = admission.lock();
@@ -217,7 +218,8 @@ fn answer<A: Accepts>(accepts: &A, closed: &UnixStream, admission: &Mutex<Box<dy
         }
         for (proof, socket, caller) in greeted.lines() {
             if is_closed(closed) {
-                return;
+                welcomed.append(&mut arrived);
+                return dismiss(welcomed);
             }
             arrived.extend(accepts.answer(caller, proof, socket, &mut **decides()));
         }
@@ -226,6 +228,15 @@ fn answer<A: Accepts>(accepts: &A, closed: &UnixStream, admission: &Mutex<Box<dy
             welcomed.retain(|(earlier, _)| A::machine_of(earlier) != machine);
             welcomed.push(caller);
         }
+    }
+}
+
+/// Tells callers that were welcome that this machine has left. They may have taken it for connected.
+fn dismiss<W, S: Socket>(welcomed: Vec<(W, S)>) {
+    for (_, mut socket) in welcomed {
+        // What is not read would end the connection before the farewell is read.
+        let _ = is_ready(&mut socket);
+        say_goodbye(&mut socket);
     }
 }
 

@@ -292,7 +292,7 @@ impl<'a> Awaited<'a> {
 
     /// Returns whether this machine joins machines that run.
     pub(super) fn joins(&self) -> bool {
-        self.roster.joiners.contains(&self.own)
+        self.is_joiner(self.own)
     }
 
     /// Records that a machine runs already, and must be dialled.
@@ -322,13 +322,18 @@ impl<'a> Awaited<'a> {
         }
     }
 
+    /// Returns whether a machine joins machines that run.
+    pub(super) fn is_joiner(&self, machine: MachineId) -> bool {
+        self.roster.joiners.contains(&machine)
+    }
+
     /// Returns whether a machine need not be present.
     pub(super) fn may_be_absent(&self, machine: MachineId) -> bool {
         self.joiners.contains(&machine)
     }
 
     fn must_dial(&self, machine: MachineId) -> bool {
-        let joins = self.joins() && !self.roster.joiners.contains(&machine);
+        let joins = self.joins() && !self.is_joiner(machine);
         joins || machine < self.own || self.running.contains(&machine)
     }
 
@@ -358,7 +363,7 @@ impl<'a> Awaited<'a> {
     /// # Errors
     /// Why not.
     pub(super) fn check_call_of(&self, machine: MachineId) -> Result<(), TurnedAway> {
-        if self.joins() || self.roster.joiners.contains(&machine) {
+        if self.joins() || self.is_joiner(machine) {
             let own = self.own;
             return Err(TurnedAway::NotYet(format!(
                 "machine {own} waits for other machines itself"
@@ -384,20 +389,28 @@ impl<'a> Awaited<'a> {
     ///
     /// # Errors
     /// [`ConnectError::Ended`] when a socket is readable: after the handshake, it becomes readable
-    /// only when the peer sends its farewell or the connection ends.
+    /// only when the peer sends its farewell or the connection ends. If this machine joins, and so does the peer, no error: it is
+    /// among those that are returned, and this machine does not wait for it unless it comes back.
     pub(super) fn check_met<'s, S: Socket>(
-        &self,
+        &mut self,
         met: impl Iterator<Item = (MachineId, &'s mut S)>,
-    ) -> Result<(), ConnectError> {
+    ) -> Result<Vec<MachineId>, ConnectError> {
         let mut met: Vec<(MachineId, &mut S)> = met.collect();
         let readable = readable_of(
             met.iter().map(|(_, socket)| socket.as_fd()),
             Some(Duration::ZERO),
         );
-        let Some(at) = readable.iter().position(|readable| *readable) else {
-            return Ok(());
+        let ended = met.iter().zip(&readable).filter(|one| *one.1);
+        let ended: Vec<MachineId> = ended.map(|one| one.0.0).collect();
+        let (left, lost): (Vec<_>, Vec<_>) = ended
+            .into_iter()
+            .partition(|machine| self.joins() && self.is_joiner(*machine));
+        self.running.retain(|machine| !left.contains(machine));
+        self.joiners.extend(&left);
+        let lost = met.iter_mut().find(|one| lost.contains(&one.0));
+        let Some((machine, socket)) = lost else {
+            return Ok(left);
         };
-        let (machine, socket) = &mut met[at];
         let (how, why) = farewell_of(*socket);
         Err(ConnectError::Ended {
             own: self.own,

@@ -165,6 +165,7 @@ fn watch<S: Socket>(woken: &UnixStream, more: &Receiver<Watched<S>>, farewell: &
             let farewell = farewell
                 .lock()
                 .expect("no thread panics while it holds the farewell's lock");
+            all.extend(more.try_iter());
             for watched in &mut all {
                 // A peer that is gone needs no farewell.
                 let _ = watched.socket.write_all(&farewell);
@@ -188,6 +189,12 @@ fn watch<S: Socket>(woken: &UnixStream, more: &Receiver<Watched<S>>, farewell: &
             all.push(watched);
         }
     }
+}
+
+/// Tells the peer of a socket that this machine leaves.
+pub(super) fn say_goodbye(socket: &mut impl Socket) {
+    // A peer that is gone needs no farewell.
+    let _ = socket.write_all(&[GOODBYE]);
 }
 
 /// Returns how the peer of a readable socket ended, from the farewell that the socket contains, if

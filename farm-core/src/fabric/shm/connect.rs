@@ -80,6 +80,9 @@ pub(super) enum Answer {
     },
 }
 
+/// Longest time until a machine answers that need not be present.
+const LONGEST_ANSWER: Duration = Duration::from_secs(1);
+
 pub(super) type Met = (Hello, Option<UnixStream>);
 
 /// Dials the machines with smaller ids and accepts those with greater ids, until all are connected.
@@ -103,7 +106,8 @@ pub(super) fn meet(
             let socket = socket.as_mut()?;
             Some((hello.machine, socket))
         });
-        awaited.check_met(sockets)?;
+        let left_again = awaited.check_met(sockets)?;
+        met.retain(|(hello, _)| !left_again.contains(&hello.machine));
         let mut found = Vec::new();
         for machine in awaited.to_dial() {
             match UnixStream::connect(shared.socket(machine)) {
@@ -116,7 +120,8 @@ pub(super) fn meet(
                         }
                     }
                 }
-                Err(_) => awaited.is_absent(machine),
+                Err(error) if is_not_there(&error) => awaited.is_absent(machine),
+                Err(error) => awaited.not_reached(machine, error.to_string()),
             }
         }
         for machine in awaited.to_ask() {
@@ -159,6 +164,14 @@ pub(super) fn meet(
     Ok(met)
 }
 
+/// Returns whether a call failed because no process listens.
+fn is_not_there(error: &std::io::Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::NotFound | ErrorKind::ConnectionRefused
+    )
+}
+
 /// Asks `machine`, if it listens, whether it is compatible with this machine. Does not wait for the
 /// answer: `machine` may be dialling this machine at the same time, and would have to wait.
 fn ask(shared: &Shared, machine: MachineId) -> Option<UnixStream> {
@@ -186,15 +199,20 @@ fn dial(
     timeout: Duration,
 ) -> Result<Dialled, ConnectError> {
     let refused = |why: String| ConnectError::Refused { machine, why };
+    let timeout = match awaited.may_be_absent(machine) {
+        true => timeout.min(LONGEST_ANSWER),
+        false => timeout,
+    };
     socket.set_read_timeout(Some(timeout))?;
     // A machine that begins to run drops the callers that it has not answered.
     let ended = |error: &std::io::Error| {
-        let kinds = [
-            ErrorKind::UnexpectedEof,
-            ErrorKind::ConnectionReset,
-            ErrorKind::BrokenPipe,
-        ];
-        let retries = awaited.joins() && kinds.contains(&error.kind());
+        let retries = match error.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
+                awaited.joins()
+            }
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => awaited.may_be_absent(machine),
+            _ => false,
+        };
         retries.then(|| Dialled::NotYet(format!("the machine did not answer ({error})")))
     };
     let answer = send_line(&mut socket, &Hello::of(shared, offer))
@@ -252,6 +270,10 @@ fn accept(
         Ok(()) => {}
         Err(TurnedAway::Refused(why)) => {
             refuse(shared, &mut socket, why.clone());
+            if awaited.is_joiner(machine) {
+                tracing::warn!("machine {machine} was refused: {why}");
+                return Ok(None);
+            }
             return Err(ConnectError::Refused { machine, why });
         }
         Err(TurnedAway::NotYet(why)) => {

@@ -70,7 +70,7 @@ impl Accepts for ShmCallers {
             return None;
         }
         if !admission.is_open() && self.shared.joins(machine) {
-            let why = format!("machine {} is starting", self.shared.config.machine);
+            let why = format!("machine {} starts or stops", self.shared.config.machine);
             let _ = send_line(&mut socket, &Answer::NotYet(why));
             return None;
         }

@@ -157,8 +157,11 @@ impl ShmMachine {
         for ((hello, socket), peer) in met.into_iter().zip(peers) {
             self.shared.arrive(Arc::clone(&peer));
             if let Some(mut socket) = socket {
-                if hello.runs {
-                    announce_ready(&mut socket)?;
+                if hello.runs
+                    && let Err(error) = announce_ready(&mut socket)
+                {
+                    // What it has sent tells how it has ended.
+                    tracing::info!(machine = %hello.machine, %error, "a machine has ended");
                 }
                 connect::watch(&self.shared, monitor.sockets(), peer, socket)?;
             }

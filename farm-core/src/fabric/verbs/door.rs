@@ -31,6 +31,10 @@ impl Called for Running<'_> {
     }
 
     fn turn_away(&self, caller: MachineId) -> Option<TurnedAway> {
+        if !self.admission.is_open() {
+            let why = format!("machine {} stops", self.shared.config.machine);
+            return Some(TurnedAway::NotYet(why));
+        }
         let connected = self.shared.is_connected(caller);
         connected.then(|| {
             TurnedAway::NotYet(format!(

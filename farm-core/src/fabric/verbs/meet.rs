@@ -47,6 +47,13 @@ pub(super) enum Fault {
 }
 
 impl Fault {
+    fn into_text(self) -> String {
+        match self {
+            Self::NotMet(why) => why,
+            Self::Final(error) => error.to_string(),
+        }
+    }
+
     /// Classifies an error of the conversation with a machine. A wrong secret or an invalid message
     /// is final; silence or a broken connection is not, because the machine may call again.
     fn of(machine: MachineId, error: std::io::Error) -> Self {
@@ -81,10 +88,10 @@ pub(super) fn meet(
     let (mut asked, mut answers) = (Vec::new(), Callers::new(machines));
     while !awaited.is_complete() {
         let left = awaited.left()?;
-        awaited.check_met(
-            all.iter_mut()
-                .map(|met: &mut Met| (met.machine, &mut met.socket)),
-        )?;
+        let sockets = all.iter_mut();
+        let sockets = sockets.map(|met: &mut Met| (met.machine, &mut met.socket));
+        let left_again = awaited.check_met(sockets)?;
+        all.retain(|met| !left_again.contains(&met.machine));
         let mut found = Vec::new();
         for machine in awaited.to_dial() {
             let most = match awaited.may_be_absent(machine) {
@@ -153,6 +160,7 @@ pub(super) fn meet(
         }
         for (proof, socket, caller) in greeted.lines() {
             let most = awaited.left()?;
+            let machine = caller.theirs.machine;
             let mut called = Starting {
                 awaited: &awaited,
                 offer,
@@ -162,8 +170,9 @@ pub(super) fn meet(
                     awaited.met(met.machine);
                     all.push(met);
                 }
-                Err(Fault::Final(error)) => return Err(error),
-                Err(Fault::NotMet(why)) => {
+                Err(Fault::Final(error)) if !awaited.is_joiner(machine) => return Err(error),
+                Err(fault) => {
+                    let why = fault.into_text();
                     tracing::warn!("refused a caller: {why}");
                     awaited.refuse(why);
                 }
