@@ -279,22 +279,31 @@ fn a_machine_with_another_secret_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_machine_without_memory_leaves_and_the_other_continues() {
+fn a_machine_without_memory_joins_and_leaves_and_the_other_continues() {
     let place = Place::new("rdma-no-memory");
     judged(&place, "tatp", "20", &["--set", "machine.3.memory_bytes=0"]);
     let place = Place::new("rdma-leaves");
     let secret = secret(&place, "secret", "known to this cluster");
-    let [mut first, mut second] =
-        [1, 2].map(|machine| node(&place, machine, &secret, "memory_bytes = 0\n"));
-    for node in [&mut first, &mut second] {
+    let start = |machine| {
+        let mut node = node(&place, machine, &secret, "memory_bytes = 0\n");
         node.wait_for("runs; stop it with Ctrl-C");
-    }
-    second.signal(Signal::INT);
-    second.end_within(GIVEN_UP).ok();
+        node
+    };
     let config = place.path("1.toml");
-    let status = place.farm(&["status", "--config", config.to_str().unwrap()]);
-    let status = status.end().stdout;
-    assert!(status.contains("1 of 2 machine(s) run"), "{status}");
+    let running = |texts: &str| {
+        let status = place.farm(&["status", "--config", config.to_str().unwrap()]);
+        let status = status.end().stdout;
+        assert!(status.contains(texts), "{status}");
+    };
+    let mut first = start(1);
+    running("1 of 2 machine(s) run");
+    for _ in 0..3 {
+        let second = start(2);
+        running("2 of 2 machine(s) run");
+        second.signal(Signal::INT);
+        second.end_within(GIVEN_UP).ok();
+        running("1 of 2 machine(s) run");
+    }
     assert!(first.is_running());
     first.signal(Signal::INT);
     first.end_within(GIVEN_UP).ok();
