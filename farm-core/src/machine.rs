@@ -81,17 +81,10 @@ pub fn start_all(config: &Config, attach: &Attach) -> Result<Vec<Machine>, Machi
         started.collect()
     });
     let started = started?;
-    wait_until_joined(&started);
-    Ok(started)
-}
-
-/// Waits until the machines that store nothing have joined the others.
-fn wait_until_joined(machines: &[Machine]) {
-    let joins =
-        |machine: &Machine| !machine.store.map().is_complete() && !machine.control.is_stopping();
-    while machines.iter().any(joins) {
-        std::thread::park_timeout(JOINED_LOOK);
+    for machine in &started {
+        machine.wait_until_joined(|| false);
     }
+    Ok(started)
 }
 
 thread_local! {
@@ -270,6 +263,18 @@ impl Machine {
             .map_err(MachineError::Thread)?;
         self.threads.push((me, thread));
         Ok(())
+    }
+
+    /// Waits until this machine has joined the others, if it stores nothing. Returns false if it stops before, or if `cancelled`
+    /// returns true.
+    pub fn wait_until_joined(&self, cancelled: impl Fn() -> bool) -> bool {
+        while !self.store.map().is_complete() {
+            if self.control.is_stopping() || cancelled() {
+                return false;
+            }
+            std::thread::park_timeout(JOINED_LOOK);
+        }
+        true
     }
 
     /// Returns the machine's id.

@@ -38,8 +38,6 @@ use crate::cli::NodeArgs;
 
 /// Longest time that a machine waits for the other machines to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Interval at which a node checks whether its machine has joined the others.
-const JOINED_LOOK: Duration = Duration::from_micros(200);
 /// Interval at which a node checks for signals, and whether its machine has stopped.
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time that a node waits until freed objects and changes of shards have reached the workers that own them.
@@ -168,15 +166,12 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
         return Ok(());
     };
     crate::write_stderr(format_args!("{}", took::took(config, &machine)));
-    // One that stores nothing has joined when it knows all regions.
-    while !machine.store().map().is_complete() && !machine.control().is_stopping() {
-        if interrupted.load(Ordering::Relaxed) {
-            crate::write_stderr(format_args!(
-                "machine {id} stops: it received SIGINT or SIGTERM while it joined the other machines"
-            ));
-            return Ok(machine.stop()?);
-        }
-        std::thread::park_timeout(JOINED_LOOK);
+    let is_interrupted = || interrupted.load(Ordering::Relaxed);
+    if !machine.wait_until_joined(is_interrupted) && is_interrupted() {
+        crate::write_stderr(format_args!(
+            "machine {id} stops: it received SIGINT or SIGTERM while it joined the other machines"
+        ));
+        return Ok(machine.stop()?);
     }
     // Tools see that the machine runs as soon as a user does.
     let status = StatusServer::start_or_warn(config, &machine);
