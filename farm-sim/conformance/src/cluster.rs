@@ -6,7 +6,7 @@ use farm_core::fabric::Wake;
 use farm_core::ids::MachineId;
 
 use super::roles::Actor;
-use super::{Deadline, Node, Property, Role, Step};
+use super::{Deadline, Hammered, Node, Property, Role, Step};
 
 /// The machine that the property runs itself.
 pub const OURS: MachineId = machine(1);
@@ -80,6 +80,11 @@ pub trait Cluster {
 
     /// Scales a number of repetitions down for a backend whose steps are slow. Returns at most `most`.
     fn rounds(&self, most: u64) -> u64;
+
+    /// Returns the objects to update continuously, such that reads overlap with updates, and others succeed.
+    fn hammered(&self) -> Hammered {
+        Hammered::USUAL
+    }
 
     /// Returns the time limit of every wait.
     fn patience(&self) -> Duration;

@@ -91,7 +91,8 @@ pub(super) fn objects_are_whole_under_a_hammering_writer(cluster: &mut dyn Clust
     const IN_FLIGHT: usize = 4;
     let whole_lines = cluster.node().endpoint.capabilities().whole_lines;
     let before = cluster.node().endpoint.counters();
-    cluster.start(PEER, Role::Hammer(Hammered::USUAL));
+    let hammered = cluster.hammered();
+    cluster.start(PEER, Role::Hammer(hammered));
     let enough = cluster.rounds(40_000);
     let deadline = cluster.deadline();
     let (mut harvest, mut in_flight, mut retries) = (Harvest::default(), Vec::new(), 0);
@@ -288,7 +289,8 @@ fn object_is_of_one_version(object: usize, version: Version, words: &[u64]) {
 
 /// Each word of a raw read is whole, while a writer updates the memory.
 pub(super) fn words_are_whole_under_a_hammering_writer(cluster: &mut dyn Cluster) {
-    cluster.start(PEER, Role::Hammer(Hammered::USUAL));
+    let hammered = cluster.hammered();
+    cluster.start(PEER, Role::Hammer(hammered));
     let bytes = Hammered::USUAL.bytes();
     for _ in 0..cluster.rounds(10_000) {
         let node = cluster.node();

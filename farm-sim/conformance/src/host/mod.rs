@@ -13,14 +13,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use farm_core::fabric::shm::ShmConfig;
-use farm_core::fabric::verbs::ObjectReads;
 use farm_core::fabric::{FabricConfig, FabricMachine};
 use farm_core::ids::{MachineId, WorkerId};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::node::{CLOSED_BYTES, OPEN_BYTES};
-use super::{Node, Offer, THREE};
+use super::{Hammered, Node, Offer, THREE};
 
 pub use child::{Child, ChildTask, Command, Reply, be_child_if_asked};
 pub use processes::Processes;
@@ -74,12 +73,15 @@ impl Site {
     fn rounds(&self, most: u64) -> u64 {
         match self {
             Self::Shm(_) => most,
-            // A software device does thousands of operations a second, not millions. With `HeadersAround`, a
-            // read takes three round trips, and few reads succeed while a writer updates the object.
-            Self::Verbs(place) => match place.variant.object_reads {
-                Some(ObjectReads::HeadersAround) => most.div_ceil(200),
-                _ => most.div_ceil(20),
-            },
+            // A software device does thousands of operations a second, not millions.
+            Self::Verbs(_) => most.div_ceil(20),
+        }
+    }
+
+    fn hammered(&self) -> Hammered {
+        match self {
+            Self::Shm(_) => Hammered::USUAL,
+            Self::Verbs(_) => Hammered::SLOW,
         }
     }
 

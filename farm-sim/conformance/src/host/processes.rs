@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Child, ChildTask, Command, Fabric, PlaceDirs, Reply, Site, join};
-use crate::{Cluster, Harness, Node, OURS, Owner, PEER, Property, Role, THIRD};
+use crate::{Cluster, Hammered, Harness, Node, OURS, Owner, PEER, Property, Role, THIRD};
 use farm_core::fabric::{FabricMachine, Wake};
 use farm_core::ids::MachineId;
 
@@ -96,6 +96,10 @@ impl Cluster for ProcessCluster {
 
     fn rounds(&self, most: u64) -> u64 {
         self.site.rounds(most)
+    }
+
+    fn hammered(&self) -> Hammered {
+        self.site.hammered()
     }
 
     fn patience(&self) -> Duration {

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Fabric, PlaceDirs, Site, join};
-use crate::{Cluster, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end};
+use crate::{Cluster, Hammered, Harness, Node, OURS, Owner, Property, Role, THREE, run_to_end};
 use farm_core::fabric::{FabricMachine, Wake};
 use farm_core::ids::MachineId;
 
@@ -131,6 +131,10 @@ impl Cluster for ThreadCluster {
 
     fn rounds(&self, most: u64) -> u64 {
         self.site.rounds(most)
+    }
+
+    fn hammered(&self) -> Hammered {
+        self.site.hammered()
     }
 
     fn patience(&self) -> Duration {

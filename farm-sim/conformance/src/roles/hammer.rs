@@ -19,8 +19,11 @@ pub struct Hammered {
     pub objects: usize,
     /// Lines of each object; at most 32.
     pub lines: usize,
-    /// Upper limit, exclusive, of the steps of rest between two updates.
+    /// Upper limit, exclusive, of the steps of rest after the first update of each cycle of `rests` updates. The limit
+    /// doubles after each further one.
     pub longest_rest: u64,
+    /// Number of different limits, at least 1.
+    pub rests: u64,
 }
 
 impl Hammered {
@@ -29,6 +32,13 @@ impl Hammered {
         objects: 2,
         lines: 4,
         longest_rest: 128,
+        rests: 1,
+    };
+
+    /// The same objects for devices whose reads take thousands of the writer's steps: some rests are longer than a read.
+    pub const SLOW: Self = Self {
+        rests: 8,
+        ..Self::USUAL
     };
 
     /// Bytes of one object.
@@ -104,7 +114,8 @@ impl Hammer {
 
     /// Returns the steps of rest after this update: a varying number, so that reads overlap with every phase.
     fn rest(&self) -> u64 {
-        (self.updates.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % self.what.longest_rest
+        let limit = self.what.longest_rest << (self.updates % self.what.rests);
+        (self.updates.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) % limit
     }
 
     fn store(&mut self, node: &Node) -> Phase {

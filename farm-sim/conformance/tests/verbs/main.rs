@@ -43,6 +43,7 @@ const SHORT: Hammered = Hammered {
     objects: 1,
     lines: 1,
     longest_rest: 512,
+    rests: 1,
 };
 
 const fn reading(object_reads: ObjectReads) -> Threads {
