@@ -217,7 +217,8 @@ impl Counts {
 /// [`Kind::Refused`] if the machine does not answer, belongs to another user, or answers in a way that this version does not
 /// know.
 pub fn machine_status(config: &Config, machine: MachineId) -> Result<Option<MachineStatus>> {
-    let status: Option<MachineStatus> = client::ask(config, machine, Topic::Status, &[])?;
+    let status: Option<MachineStatus> =
+        client::ask(config, machine, Topic::Status, &[], client::PATIENCE)?;
     let Some(status) = status else {
         return Ok(None);
     };

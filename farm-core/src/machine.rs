@@ -124,8 +124,9 @@ impl Machine {
         Pages::of(config)
             .check_directory()
             .map_err(ExportError::from)?;
-        let store = config_store(config, id)?;
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
+        // After the machine has its name: a second start of a running machine says that the machine runs.
+        let store = config_store(config, id)?;
         let met = meet(config, id, workers, &mut fabric, patience.into())?;
         let peers = &met.peers;
         let exporter = fabric.exporter();

@@ -12,12 +12,10 @@ use serde::de::DeserializeOwned;
 use super::server::{Topic, address, check_user};
 use crate::error::{Error, Kind, Result};
 
-/// Longest time that a caller waits for an answer about replicas: one region has at most 4 GiB.
-const REPLICAS_PATIENCE: Duration = Duration::from_secs(60);
-/// Longest time that a caller waits for a status.
-const STATUS_PATIENCE: Duration = Duration::from_secs(5);
+/// Longest time that a caller waits for what a machine knows.
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Sends a request to a machine of this host, and returns its answer; `None` if nothing listens.
+/// Sends a request to a machine of this host, and returns its answer within `patience`; `None` if nothing listens.
 ///
 /// # Errors
 /// [`Kind::Refused`] if the machine does not answer, belongs to another user, or its answer is not readable.
@@ -26,6 +24,7 @@ pub(super) fn ask<T: DeserializeOwned>(
     machine: MachineId,
     topic: Topic,
     request: &[u8],
+    patience: Duration,
 ) -> Result<Option<T>> {
     let address = address(config, machine, topic)?;
     let mut socket = match UnixStream::connect_addr(&address) {
@@ -34,10 +33,6 @@ pub(super) fn ask<T: DeserializeOwned>(
         Err(error) => return Err(refused(machine, format!("cannot connect to it: {error}"))),
     };
     check_user(&socket).map_err(|why| refused(machine, why))?;
-    let patience = match topic {
-        Topic::Status => STATUS_PATIENCE,
-        Topic::Replicas => REPLICAS_PATIENCE,
-    };
     let mut text = String::new();
     socket.set_read_timeout(Some(patience))?;
     let sent = match request {
@@ -47,7 +42,7 @@ pub(super) fn ask<T: DeserializeOwned>(
             .and_then(|()| socket.shutdown(Shutdown::Write)),
     };
     sent.and_then(|()| socket.read_to_string(&mut text))
-        .map_err(|error| refused(machine, format!("it does not answer: {error}")))?;
+        .map_err(|error| refused(machine, no_answer(&error, patience)))?;
     let answer = serde_json::from_str(&text);
     let answer = answer.map_err(|error| {
         let what = match topic {
@@ -57,6 +52,18 @@ pub(super) fn ask<T: DeserializeOwned>(
         refused(machine, format!("its {what} is not readable: {error}"))
     })?;
     Ok(Some(answer))
+}
+
+/// Says why a machine that listens has not answered.
+fn no_answer(error: &std::io::Error, patience: Duration) -> String {
+    match error.kind() {
+        // A read that takes longer than its limit ends with either, by platform.
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => format!(
+            "it has not answered within {} s: its process is stopped (SIGSTOP, a debugger) or very busy",
+            patience.as_secs()
+        ),
+        _ => format!("it does not answer: {error}"),
+    }
 }
 
 /// Returns the error of a machine that gives no valid answer.

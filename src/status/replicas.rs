@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use farm_core::alloc::BlockTable;
 use farm_core::alloc::replicas::{BlockDigest, SlotDigest, block_digests, slot_digests};
@@ -14,7 +15,7 @@ use farm_core::machine::Machine;
 use farm_core::region::store::Store;
 use serde::{Deserialize, Serialize};
 
-use super::client::{ask, refused};
+use super::client::{PATIENCE, ask, refused};
 use super::server::Topic;
 use crate::error::{Error, Kind, Result};
 use crate::farm::Farm;
@@ -23,6 +24,9 @@ use crate::farm::Farm;
 const VERSION: u32 = 2;
 /// Number of slots in one answer.
 const PAGE_SLOTS: u32 = 4096;
+
+/// Longest time that a caller waits for digests: a region has at most 4 GiB.
+const DIGEST_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A request about the replicas of a machine.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -190,8 +194,12 @@ fn request<T: serde::de::DeserializeOwned>(
     machine: MachineId,
     request: Request,
 ) -> Result<Option<T>> {
+    let patience = match request {
+        Request::State | Request::Configuration => PATIENCE,
+        Request::Region { .. } | Request::Slots { .. } => DIGEST_PATIENCE,
+    };
     let request = serde_json::to_vec(&request).map_err(std::io::Error::from)?;
-    ask(config, machine, Topic::Replicas, &request)
+    ask(config, machine, Topic::Replicas, &request, patience)
 }
 
 /// Answers requests about the replicas of a machine of this process.
@@ -370,6 +378,7 @@ mod tests {
                 ids[0],
                 Topic::Replicas,
                 format!("{garbage} ").as_bytes(),
+                PATIENCE,
             );
             assert_eq!(answer.unwrap_err().kind(), Kind::Refused, "{garbage:?}");
         }

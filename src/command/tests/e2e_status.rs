@@ -8,6 +8,36 @@ use farm_core::ids::MachineId;
 use rustix::process::Signal;
 use serde_json::Value;
 
+/// A process that is stopped still listens. Tools do not wait for it for long, and say what they have found.
+#[test]
+fn a_machine_whose_process_is_stopped_is_reported() {
+    let place = Place::new("stopped");
+    let config = place.three_machines();
+    let mut nodes = [1, 2, 3].map(|machine| place.start_node(&config, machine));
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    nodes[1].signal(Signal::STOP);
+    let why = "machine m2: it has not answered within 5 s: its process is stopped";
+    let status = ["status", "--config", &config, "--interval", "0.1"];
+    let seen = place.farm(&status).end().failed(1, &[]);
+    assert!(seen.stdout.contains(why), "{}", seen.stdout);
+    assert!(
+        seen.stdout.contains("2 of 3 machine(s) run"),
+        "{}",
+        seen.stdout
+    );
+    place
+        .farm(&["verify", "--config", &config])
+        .end()
+        .failed(3, &[why]);
+    nodes[1].signal(Signal::CONT);
+    nodes[0].signal(Signal::INT);
+    for node in nodes {
+        node.end().ok();
+    }
+}
+
 #[test]
 fn the_status_of_a_running_cluster_is_reported() {
     let place = Place::new("status");

@@ -121,10 +121,7 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     let twice = place.start_node(&config, 1).end();
     twice.failed(
         1,
-        &[
-            "another process uses the configuration",
-            "start each machine once",
-        ],
+        &["machine m1", "is already running (process", "stop it, or"],
     );
     stop(nodes);
 
