@@ -71,6 +71,7 @@ mod limits;
 mod object_run;
 mod open;
 pub mod record;
+pub mod recovery;
 mod regions;
 mod remote;
 mod results;

@@ -21,7 +21,7 @@
 //! ABORT and TRUNCATE) contain nothing more.
 
 use farm_core::alloc::SizeClass;
-use farm_core::ids::{Address, WorkerRef};
+use farm_core::ids::{Address, RegionId, WorkerRef};
 use farm_core::object::{Incarnation, Version};
 use farm_core::ring::log_record_bytes;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -159,7 +159,7 @@ pub enum RecordError {
 }
 
 /// Identifies a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TxId {
     /// The configuration under which it commits.
     pub configuration: u64,
@@ -294,6 +294,21 @@ impl<'a> Lock<'a> {
     /// Returns the ids of all regions that the transaction writes, two in a word.
     pub fn region_words(&self) -> impl Iterator<Item = u64> + 'a {
         each_word(self.regions)
+    }
+
+    /// Returns all regions that the transaction writes.
+    pub fn regions(&self) -> impl Iterator<Item = Result<RegionId, RecordError>> + 'a {
+        let halves = self
+            .region_words()
+            .flat_map(|word| [word as u32, (word >> 32) as u32]);
+        // The half after an odd number of regions is 0.
+        halves.filter(|bits| *bits != 0).map(|bits| {
+            let wrong = RecordError::Word {
+                what: "region",
+                found: bits.into(),
+            };
+            RegionId::from_bits(bits).ok_or(wrong)
+        })
     }
 
     /// Returns the objects of this machine; ends after the first error.

@@ -68,6 +68,8 @@ pub const ALL: &[Mutant] = &[
     mutant("log head stored after its space is zeroed", "append-loss"),
     mutant("filler zeroed when it is read", "append-loss"),
     mutant("abort after COMMIT-BACKUP", "append-loss"),
+    mutant("truncated transaction is unknown", "append-loss"),
+    mutant("commit by locks alone", "append-loss"),
     mutant("head advanced before zeroing", "table"),
     mutant("record checksum not looked at", "append"),
     mutant("ring record taken twice", "append"),

@@ -3,21 +3,25 @@
 //!
 //! - Every log can be read from its head to the first record that has not landed.
 //! - Every version that a replica has installed, and every version of a transaction whose COMMIT-PRIMARY has landed, is on all
-//!   other replicas, too: installed, or in a record of their machine. So nothing that any machine may have reported is lost with
+//!   other replicas, too: installed, or in a record of their machine, of a transaction that recovery commits. So nothing that any machine may have reported is lost with
 //!   another machine.
+//! - Recovery decides each transaction as its coordinator may have reported it, also without any machines that may be lost.
 //! - Replicas with the same version, unlocked, have the same bytes.
 //! - Every lock is that of a record of the same machine.
+
+mod decisions;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use farm_core::alloc::{Block, BlockTable};
-use farm_core::ids::{Address, MachineId, WorkerRef};
+use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write};
 use farm_core::ring::{KeptRecords, RecordIntegrity};
-use farm_txn::record::{Kind, Record, TxId};
+use farm_txn::record::{FIXED_CONFIGURATION, Kind, Record, RecordError, TxId};
+use farm_txn::recovery::{Evidence, Findings};
 
 use crate::cluster::{Cluster, Copies, KeptLog};
 
@@ -25,58 +29,84 @@ use crate::cluster::{Cluster, Copies, KeptLog};
 type Place = (MachineId, Address);
 
 /// What the records of all machines say.
-#[derive(Default)]
 struct Kept {
-    /// The versions that the records of a machine give an object.
-    versions: BTreeMap<Place, BTreeSet<u64>>,
+    findings: Findings,
+    /// The transactions of the records of a machine that give an object a version.
+    versions: BTreeMap<Place, BTreeMap<u64, Vec<TxId>>>,
     /// The objects of each transaction, with the versions that it gives them.
-    objects: BTreeMap<(WorkerRef, u64), BTreeSet<(Address, u64)>>,
-    /// Transactions with a COMMIT-PRIMARY record.
-    committed: BTreeSet<(WorkerRef, u64)>,
+    objects: BTreeMap<TxId, BTreeSet<(Address, u64)>>,
+    /// What recovery decides if no machine is lost.
+    committed: BTreeSet<TxId>,
     records: u64,
 }
 
 impl Kept {
+    fn read(cluster: &Cluster, integrity: RecordIntegrity) -> Result<Self, String> {
+        let mut kept = Self {
+            findings: Findings::default(),
+            versions: BTreeMap::new(),
+            objects: BTreeMap::new(),
+            committed: BTreeSet::new(),
+            records: 0,
+        };
+        for log in cluster.kept_logs() {
+            kept.add(&log, integrity).map_err(|why| {
+                let (writer, machine) = (log.writer, log.machine);
+                format!("the log of {writer} on {machine} cannot be read after a kill: {why}")
+            })?;
+        }
+        Ok(kept)
+    }
+
     fn add(&mut self, log: &KeptLog, integrity: RecordIntegrity) -> Result<(), String> {
+        let (machine, low) = (log.machine, log.state.note());
+        self.findings
+            .add_low(machine, FIXED_CONFIGURATION, log.writer, low);
         let mut records = KeptRecords::new(log.log.clone(), &log.state, integrity)
             .map_err(|error| error.to_string())?;
         while let Some(found) = records.next().map_err(|error| error.to_string())? {
-            let kind = Kind::of(found.message_id).ok_or("a record of an unknown kind")?;
-            let decoded = Record::decode_unchecked(kind, found.body);
-            let configuration = decoded.map_err(|error| error.to_string())?.configuration;
             let id = TxId {
-                configuration,
+                configuration: FIXED_CONFIGURATION,
                 coordinator: log.writer,
                 sequence: found.token,
             };
             let record = Record::decode(found.message_id, id, found.body);
             let record = record.map_err(|error| error.to_string())?;
-            let tx = (log.writer, found.token);
             self.records += 1;
-            match kind {
-                Kind::CommitPrimary => _ = self.committed.insert(tx),
-                Kind::Lock | Kind::CommitBackup => {
-                    let lock = record.lock().map_err(|error| error.to_string())?;
-                    for object in lock.objects() {
-                        let object = object.map_err(|error| error.to_string())?;
-                        let version = object.version.next().get();
-                        for address in object.addresses() {
-                            let place = (log.machine, address);
-                            self.versions.entry(place).or_default().insert(version);
-                            let objects = self.objects.entry(tx).or_default();
-                            objects.insert((address, version));
-                        }
-                    }
-                }
-                _ => {}
+            let added = self.findings.add(machine, id, &record);
+            added.map_err(|error| error.to_string())?;
+            if Evidence::of(record.kind).has_body() {
+                self.add_objects(machine, id, &record)
+                    .map_err(|error| error.to_string())?;
             }
         }
         Ok(())
     }
 
+    fn add_objects(
+        &mut self,
+        machine: MachineId,
+        id: TxId,
+        record: &Record<'_>,
+    ) -> Result<(), RecordError> {
+        for object in record.lock()?.objects() {
+            let object = object?;
+            let version = object.version.next().get();
+            for address in object.addresses() {
+                let versions = self.versions.entry((machine, address)).or_default();
+                versions.entry(version).or_default().push(id);
+                let objects = self.objects.entry(id).or_default();
+                objects.insert((address, version));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether a record on the machine gives the object this version, and recovery commits its transaction.
     fn has(&self, machine: MachineId, address: Address, version: u64) -> bool {
         let versions = self.versions.get(&(machine, address));
-        versions.is_some_and(|versions| versions.contains(&version))
+        let txs = versions.and_then(|versions| versions.get(&version));
+        txs.is_some_and(|txs| txs.iter().any(|id| self.committed.contains(id)))
     }
 }
 
@@ -109,28 +139,23 @@ impl Header {
 /// # Errors
 /// The first violation.
 pub(super) fn check(cluster: &Cluster, integrity: RecordIntegrity) -> Result<u64, String> {
-    let mut kept = Kept::default();
-    for log in cluster.kept_logs() {
-        kept.add(&log, integrity).map_err(|why| {
-            let (writer, machine) = (log.writer, log.machine);
-            format!("the log of {writer} on {machine} cannot be read after a kill: {why}")
-        })?;
-    }
+    let mut kept = Kept::read(cluster, integrity)?;
     let all = cluster.copies();
+    kept.committed = decisions::check(&kept, &all)?;
     for copies in &all {
         check_installed(copies, &kept)?;
     }
-    for (tx, objects) in kept
-        .objects
-        .iter()
-        .filter(|(tx, _)| kept.committed.contains(tx))
-    {
+    let has_committed = |id: &TxId| {
+        let found = kept.findings.found(*id);
+        found.is_some_and(|found| found.anywhere().has(Kind::CommitPrimary))
+    };
+    for (id, objects) in kept.objects.iter().filter(|(id, _)| has_committed(id)) {
         for (address, version) in objects {
             let copies = all.iter().find(|copies| copies.region == address.region());
             for (machine, memory) in copies.iter().flat_map(|copies| &copies.copies) {
                 let there = Header::of(memory, address.offset() as usize).number();
                 if there < *version && !kept.has(*machine, *address, *version) {
-                    let (coordinator, sequence) = tx;
+                    let (coordinator, sequence) = (id.coordinator, id.sequence);
                     return Err(format!(
                         "transaction {sequence} of {coordinator} has a COMMIT-PRIMARY record, and {machine} has neither version \
                          {version} of {address}, which it wrote, nor a record of it (it has version {there})"
@@ -224,8 +249,8 @@ fn is_locked_by_record(
         // A new object is locked at its new version while it is written.
         true => {
             let (now, next) = (header.number(), header.version.version().next().get());
-            versions.contains(&next) || versions.contains(&now)
+            versions.contains_key(&next) || versions.contains_key(&now)
         }
-        false => versions.iter().any(|version| *version >= header.number()),
+        false => versions.range(header.number()..).next().is_some(),
     }
 }
