@@ -21,7 +21,7 @@ use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write};
 use farm_core::ring::{KeptRecords, RecordIntegrity};
 use farm_txn::record::{FIXED_CONFIGURATION, Kind, Record, RecordError, TxId};
-use farm_txn::recovery::{Evidence, Findings};
+use farm_txn::recovery::{Evidence, Findings, Found};
 
 use crate::cluster::{Cluster, Copies, KeptLog};
 
@@ -100,6 +100,26 @@ impl Kept {
             }
         }
         Ok(())
+    }
+
+    /// Describes the transactions of records on the machine that give the object this version.
+    fn about(&self, machine: MachineId, address: Address, version: u64) -> String {
+        let versions = self.versions.get(&(machine, address));
+        let txs = versions.and_then(|versions| versions.get(&version));
+        let about = |id: &TxId| {
+            let regions: Vec<_> = self
+                .findings
+                .found(*id)
+                .into_iter()
+                .flat_map(Found::regions)
+                .collect();
+            let evidence = self.findings.found(*id).map(Found::anywhere);
+            format!(
+                "; transaction {} of {}: {evidence:?} in {regions:?}",
+                id.sequence, id.coordinator
+            )
+        };
+        txs.into_iter().flatten().map(about).collect()
     }
 
     /// Returns whether a record on the machine gives the object this version, and recovery commits its transaction.
@@ -215,9 +235,11 @@ fn check_slot(
         if there.number() < here.number() && !reserved_only {
             if !kept.has(*other, address, here.number()) {
                 return Err(format!(
-                    "{machine} has installed version {} of {address}; {other} has version {} and no record of the newer one",
+                    "{machine} has installed version {} of {address}; {other} has version {} and no record of the newer one that recovery \
+                     commits{}",
                     here.number(),
-                    there.number()
+                    there.number(),
+                    kept.about(*other, address, here.number())
                 ));
             }
             marks::mark("kept: a replica has an older version and a record");
