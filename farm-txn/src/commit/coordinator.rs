@@ -468,9 +468,12 @@ impl Coordinator {
         self.cont.is_none() && self.waiting == 0 && !self.blocked
     }
 
-    /// Returns whether the transaction is finished: it was decided, and every participant knows.
+    /// Returns whether the transaction is finished: it was decided, and every participant has the record that says so. With a participant
+    /// that was lost before it acknowledged, it is not: another machine whose low bound had passed it would vote that it has
+    /// ended, and the lost one, if its memory is found again, only that it had locks.
     pub(super) fn is_finished(&self) -> bool {
-        self.sequence != 0 && self.step != Step::Backup
+        let all_know = self.lost.is_none() || mutants::is_on("low bound passes a lost participant");
+        self.sequence != 0 && self.step != Step::Backup && all_know
     }
 
     /// Excludes the new objects that a LOCK record names from [`Action::ReleaseNew`]: their primary releases them when it

@@ -124,18 +124,14 @@ impl World {
         nodes.any(|node| node.outcome == Some(Outcome::Aborted(step)))
     }
 
-    /// Every participant of a transaction below the low bound has acknowledged its end, or is lost.
+    /// Every participant of a transaction below the low bound has acknowledged its end.
     fn keeps_the_low_bound(&self) -> bool {
-        let lost = self
-            .lost
-            .map_or(Machines::default(), |lost| Machines::default().with(lost));
         self.nodes.iter().all(|node| {
             let (commit, written) = (&node.commit, &node.written);
             let low = self.workers[node.worker].truncations.low();
             let passed = commit.sequence != 0 && commit.sequence < low;
-            let ended = Machines(written.ends_acknowledged.0 | lost.0);
-            !passed
-                || commit.step != Step::Backup && written.locks.are_in(ended) && commit.has_ended()
+            let ended = written.locks.are_in(written.ends_acknowledged);
+            !passed || commit.step != Step::Backup && ended && commit.has_ended()
         })
     }
 
@@ -159,11 +155,9 @@ impl World {
         self.broken.is_none() && moves.iter().all(|next| matches!(next, Move::Lose(_)))
     }
 
-    /// At the end every lock is released, every log is empty, and each transaction took effect as it was reported. If
-    /// commits are logged, what one of them leaves whose outcome is in doubt stays until recovery.
+    /// At the end every lock is released, every log is empty, and each transaction took effect as it was reported. What
+    /// [waits for recovery](Self::waits_for_recovery) stays.
     fn is_settled(&self, model: &Commits) -> bool {
-        let logged = model.scenario.logged;
-        let stays = |node: &Node| logged && node.is_in_doubt();
         let objects = self.objects_at_rest(model);
         let settled = |object: usize| {
             let cell = self.cells[object][0];
@@ -176,7 +170,7 @@ impl World {
         };
         let mut workers = (0..).zip(&self.workers).filter(|(worker, _)| {
             let mut nodes = self.nodes.iter();
-            !nodes.any(|node| node.worker == *worker && stays(node))
+            !nodes.any(|node| node.worker == *worker && self.waits_for_recovery(node))
         });
         objects.into_iter().all(settled)
             && workers.all(|(_, worker)| {
@@ -189,13 +183,18 @@ impl World {
                 .all(|node| node.has_begun() && node.commit.has_ended())
     }
 
-    /// Returns the objects whose primary is not lost, and that no transaction in doubt has locked.
+    /// Returns whether only recovery can finish a transaction: a participant was lost before it acknowledged the transaction's end.
+    fn waits_for_recovery(&self, node: &Node) -> bool {
+        node.commit.has_ended() && node.commit.sequence != 0 && !node.commit.is_finished()
+    }
+
+    /// Returns the objects whose primary is not lost, and that no transaction which waits for recovery wrote.
     fn objects_at_rest(&self, model: &Commits) -> Vec<usize> {
         let objects = model.scenario.objects.iter().enumerate();
         let known = objects.filter(|(object, replicas)| {
             let mut nodes = self.nodes.iter();
-            let in_doubt = nodes.any(|node| node.is_in_doubt() && node.writes(*object));
-            self.lost != Some(replicas[0]) && !(model.scenario.logged && in_doubt)
+            let waits = nodes.any(|node| self.waits_for_recovery(node) && node.writes(*object));
+            self.lost != Some(replicas[0]) && !waits
         });
         known.map(|one| one.0).collect()
     }
