@@ -292,12 +292,12 @@ impl<'a> Record<'a> {
 
 impl<'a> Lock<'a> {
     /// Returns the ids of all regions that the transaction writes, two in a word.
-    pub fn region_words(&self) -> impl Iterator<Item = u64> + 'a {
+    pub fn region_words(&self) -> impl Iterator<Item = u64> + use<'a> {
         each_word(self.regions)
     }
 
     /// Returns all regions that the transaction writes.
-    pub fn regions(&self) -> impl Iterator<Item = Result<RegionId, RecordError>> + 'a {
+    pub fn regions(&self) -> impl Iterator<Item = Result<RegionId, RecordError>> + use<'a> {
         let halves = self
             .region_words()
             .flat_map(|word| [word as u32, (word >> 32) as u32]);
@@ -312,7 +312,7 @@ impl<'a> Lock<'a> {
     }
 
     /// Returns the objects of this machine; ends after the first error.
-    pub fn objects(&self) -> impl Iterator<Item = Result<Object<'a>, RecordError>> + 'a {
+    pub fn objects(&self) -> impl Iterator<Item = Result<Object<'a>, RecordError>> + use<'a> {
         let mut words = Words(self.objects);
         let mut left = self.count;
         std::iter::from_fn(move || {

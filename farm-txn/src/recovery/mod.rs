@@ -7,13 +7,23 @@
 //! 2. The votes of all regions make the [decision](Decision), which is the same whichever of the machines are left, as long as each
 //!    region is left on one of them.
 //!
-//! [`Findings`] gathers what the records of logs say. Machines do not recover yet: the simulator uses these rules to check that the
-//! memory of killed machines always has what a correct decision needs.
+//! [`Drain`] gathers what the logs of a machine say, and [`Recovery`] is the machine's part in recovery, as a value (docs/decisions/0038).
+//! Machines do not recover yet: the simulator recovers what is left of killed ones. [`Findings`] are the same rules for one who sees the
+//! logs of all machines at once, with which the simulator compares.
 
+mod decider;
 mod evidence;
 mod findings;
+mod machine;
+pub mod message;
+mod primary;
+#[cfg(test)]
+mod tests;
+mod undecided;
 mod votes;
 
 pub use evidence::Evidence;
 pub use findings::{Findings, Found};
+pub use machine::{Recovery, Roles, Unexpected};
+pub use undecided::{Body, Coordinator, Drain, EndedHere, InRegion, Known, Undecided};
 pub use votes::{Decision, Vote};

@@ -1,0 +1,69 @@
+//! What machines tell each other in recovery.
+
+use std::collections::BTreeSet;
+
+use farm_core::ids::{MachineId, RegionId};
+
+use super::undecided::{Body, Coordinator};
+use super::{Decision, Evidence, Vote};
+use crate::record::TxId;
+
+/// A transaction that a machine has found in its evidence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its number.
+    pub id: TxId,
+    /// All regions that it wrote.
+    pub regions: BTreeSet<RegionId>,
+    /// What the sender knows of it in regions of which the receiver is the primary, and whether it has the values.
+    pub of: Vec<(RegionId, Evidence, bool)>,
+}
+
+/// The replicas that a decision is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// The backups of all regions that the transaction wrote.
+    Backups,
+    /// Their primaries, when all backups have it.
+    Primaries,
+}
+
+/// A message of recovery, in the configuration of both machines. Messages between two machines arrive in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// From each machine to each: what it has found, and its low bounds. There is one such message.
+    Found(Vec<Found>, Vec<(Coordinator, u64)>),
+    /// From a primary that lacks the values of a transaction, to a machine that has them.
+    Fetch(TxId, RegionId),
+    /// The answer.
+    Fetched(TxId, RegionId, Body),
+    /// From a primary to a backup: the region's vote, and the values.
+    Replicate(TxId, RegionId, Vote, Body),
+    /// The answer.
+    Replicated(TxId, RegionId),
+    /// From a primary to the machine that decides the transaction: the region's vote, and all regions that the transaction wrote.
+    Vote(TxId, RegionId, Vote, BTreeSet<RegionId>),
+    /// From the machine that decides: COMMIT-RECOVERY or ABORT-RECOVERY, with all regions that the transaction wrote.
+    Decide(TxId, To, Decision, BTreeSet<RegionId>),
+    /// The answer.
+    Decided(TxId, To),
+}
+
+/// What recovery has to be done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Send a message; it may be to the own machine.
+    Send(MachineId, Message),
+    /// Lock the objects of a transaction in a region of which this machine is the primary, at whatever version they have.
+    Lock(RegionId, Body),
+    /// Install the values of a committed transaction in a backup, where they are newer.
+    Apply(RegionId, Body),
+    /// All transactions with this object are decided: install the value, if there is one and it is newer, and unlock the object.
+    Release(farm_core::ids::Address, Option<Body>),
+    /// All objects of undecided transactions in this region are locked: it can be used.
+    Activate(RegionId),
+    /// A transaction of a worker of this machine is decided, and all replicas know.
+    Outcome(TxId, Decision),
+    /// Nothing is left to be decided in the regions of which this machine is the primary.
+    Recovered,
+}

@@ -1,0 +1,294 @@
+//! Recovery at the primary of a region: it locks what undecided transactions name, replicates the region's vote, and votes.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use farm_core::ids::{MachineId, RegionId};
+use farm_core::object::Version;
+use farm_core::{marks, mutants};
+
+use super::machine::{Recovery, Unexpected};
+use super::message::{Found, Message, Step};
+use super::undecided::{Body, Coordinator, InRegion};
+use super::{Decision, Evidence, Vote};
+use crate::record::TxId;
+
+/// A transaction in a region of which this machine is the primary.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Voting {
+    evidence: Evidence,
+    body: Option<Body>,
+    /// A machine that has the values, if this one does not.
+    body_at: Option<MachineId>,
+    /// Backups that do not have the vote and the values yet.
+    unreplicated: usize,
+    decided: bool,
+}
+
+/// A transaction that wrote regions of which this machine is the primary.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Reported {
+    regions: BTreeSet<RegionId>,
+    here: BTreeMap<RegionId, Voting>,
+}
+
+/// An object of transactions that are not decided.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Held {
+    undecided: usize,
+    /// The newest value of those that have committed.
+    newest: Option<(Version, Body)>,
+}
+
+impl Recovery {
+    pub(super) fn on_found(
+        &mut self,
+        from: MachineId,
+        found: Vec<Found>,
+        low: &[(Coordinator, u64)],
+        out: &mut Vec<Step>,
+    ) {
+        for (of, low) in low {
+            let known = self.low.entry(*of).or_default();
+            *known = (*low).max(*known);
+        }
+        for one in found {
+            let reported = self.reported.entry(one.id).or_default();
+            reported.regions.extend(one.regions);
+            for (region, evidence, has_body) in one.of {
+                let voting = reported.here.entry(region).or_default();
+                voting.evidence = voting.evidence.and(evidence);
+                if has_body && (voting.body_at.is_none() || from == self.roles.me) {
+                    voting.body_at = Some(from);
+                }
+            }
+        }
+        self.reported_by.insert(from);
+        if self.reported_by.len() == self.roles.members.len() {
+            self.on_all_found(out);
+        }
+    }
+
+    fn on_all_found(&mut self, out: &mut Vec<Step>) {
+        let mut votes = Vec::new();
+        for (id, reported) in &mut self.reported {
+            for region in &reported.regions {
+                if !self.roles.is_primary(*region) {
+                    continue;
+                }
+                let voting = reported.here.entry(*region).or_default();
+                self.undecided += 1;
+                match voting.body_at {
+                    None => votes.push((*id, *region)),
+                    Some(at) if at == self.roles.me => {
+                        let own = self.known.in_region(*id, *region);
+                        voting.body = own.and_then(|own| own.body.clone());
+                    }
+                    Some(_) if mutants::is_on("backups' bodies not fetched") => {
+                        votes.push((*id, *region));
+                    }
+                    Some(at) => {
+                        marks::mark("recovery: values fetched from a backup");
+                        *self.fetching.entry(*region).or_default() += 1;
+                        out.push(Step::Send(at, Message::Fetch(*id, *region)));
+                    }
+                }
+            }
+        }
+        let own: Vec<RegionId> = self.roles.regions.keys().copied().collect();
+        for region in own {
+            if self.roles.is_primary(region) && !self.fetching.contains_key(&region) {
+                self.lock_all(region, out);
+            }
+        }
+        for (id, region) in votes {
+            self.send_vote((id, region), out);
+        }
+        self.end_if_recovered(out);
+    }
+
+    pub(super) fn on_fetch(
+        &mut self,
+        from: MachineId,
+        (id, region): (TxId, RegionId),
+        out: &mut Vec<Step>,
+    ) -> Result<(), Unexpected> {
+        let known = self.known.in_region(id, region);
+        let body = known.and_then(|known| known.body.clone());
+        let what = "request for values that this machine has not reported";
+        let body = body.ok_or(Unexpected { what, id })?;
+        out.push(Step::Send(from, Message::Fetched(id, region, body)));
+        Ok(())
+    }
+
+    pub(super) fn on_fetched(
+        &mut self,
+        (id, region): (TxId, RegionId),
+        body: Body,
+        out: &mut Vec<Step>,
+    ) -> Result<(), Unexpected> {
+        let what = "values that this machine has not asked for";
+        let voting = self.voting((id, region), what)?;
+        // Without a vote the values are no evidence: the next recovery must not find a transaction by them that has ended.
+        if voting.body.replace(body).is_some() {
+            return Err(Unexpected { what, id });
+        }
+        let fetching = self.fetching.get_mut(&region);
+        let fetching = fetching.ok_or(Unexpected { what, id })?;
+        *fetching -= 1;
+        if *fetching == 0 {
+            self.fetching.remove(&region);
+            self.lock_all(region, out);
+        }
+        Ok(())
+    }
+
+    /// Locks all objects that undecided transactions name in a region, and begins to vote.
+    fn lock_all(&mut self, region: RegionId, out: &mut Vec<Step>) {
+        let early = mutants::is_on("active before the locks");
+        if early {
+            out.push(Step::Activate(region));
+        }
+        let mut votes = Vec::new();
+        for (id, reported) in &mut self.reported {
+            let Some(voting) = reported.here.get_mut(&region) else {
+                continue;
+            };
+            let Some(body) = &voting.body else {
+                continue;
+            };
+            for address in body.objects_in(region).flat_map(|one| one.addresses()) {
+                self.held.entry(address).or_default().undecided += 1;
+            }
+            out.push(Step::Lock(region, body.clone()));
+            votes.push(*id);
+        }
+        if !early {
+            out.push(Step::Activate(region));
+        }
+        for id in votes {
+            self.replicate((id, region), out);
+        }
+    }
+
+    fn replicate(&mut self, (id, region): (TxId, RegionId), out: &mut Vec<Step>) {
+        let vote = self.vote((id, region));
+        let backups = self.roles.backups(region);
+        let early = mutants::is_on("vote before kind 9");
+        let mut unreplicated = 0;
+        if let Some(voting) = voting_mut(&mut self.reported, (id, region))
+            && let Some(body) = &voting.body
+        {
+            for backup in backups {
+                let replicate = Message::Replicate(id, region, vote, body.clone());
+                out.push(Step::Send(*backup, replicate));
+            }
+            unreplicated = backups.len();
+            voting.unreplicated = unreplicated;
+            // This machine, too, keeps the vote: the one whose records it rests on may be lost.
+            let told = InRegion {
+                evidence: Evidence::of_vote(vote),
+                body: Some(body.clone()),
+            };
+            if !mutants::is_on("a primary does not keep the vote") {
+                self.known.tell(id, region, told);
+            }
+        }
+        if unreplicated == 0 || early {
+            self.send_vote((id, region), out);
+        }
+    }
+
+    pub(super) fn on_replicated(
+        &mut self,
+        (id, region): (TxId, RegionId),
+        out: &mut Vec<Step>,
+    ) -> Result<(), Unexpected> {
+        let what = "answer of a backup";
+        let voting = self.voting((id, region), what)?;
+        let left = voting.unreplicated.checked_sub(1);
+        voting.unreplicated = left.ok_or(Unexpected { what, id })?;
+        if voting.unreplicated == 0 && !mutants::is_on("vote before kind 9") {
+            self.send_vote((id, region), out);
+        }
+        Ok(())
+    }
+
+    fn vote(&self, (id, region): (TxId, RegionId)) -> Vote {
+        let low = self.low.get(&(id.configuration, id.coordinator));
+        let truncated = low.is_some_and(|low| id.sequence < *low);
+        let reported = self.reported.get(&id);
+        let voting = reported.and_then(|reported| reported.here.get(&region));
+        Vote::of(voting.map_or(Evidence::NONE, |one| one.evidence), truncated)
+    }
+
+    fn send_vote(&self, (id, region): (TxId, RegionId), out: &mut Vec<Step>) {
+        let vote = self.vote((id, region));
+        marks::mark(match vote {
+            Vote::CommitPrimary => "recovery: a region votes commit-primary",
+            Vote::Abort => "recovery: a region votes abort",
+            Vote::CommitBackup => "recovery: a region votes commit-backup",
+            Vote::Lock => "recovery: a region votes lock",
+            Vote::Truncated => "recovery: a region votes truncated",
+            Vote::Unknown => "recovery: a region votes unknown",
+        });
+        let regions = self.reported.get(&id).map(|one| one.regions.clone());
+        let vote = Message::Vote(id, region, vote, regions.unwrap_or_default());
+        out.push(Step::Send(self.roles.decider(id), vote));
+    }
+
+    fn voting(
+        &mut self,
+        (id, region): (TxId, RegionId),
+        what: &'static str,
+    ) -> Result<&mut Voting, Unexpected> {
+        voting_mut(&mut self.reported, (id, region)).ok_or(Unexpected { what, id })
+    }
+
+    /// Ends a transaction in a region of which this machine is the primary.
+    pub(super) fn end(
+        &mut self,
+        (id, region): (TxId, RegionId),
+        decision: Decision,
+        out: &mut Vec<Step>,
+    ) -> Result<(), Unexpected> {
+        let what = "decision about a region that has not voted";
+        let voting = self.voting((id, region), what)?;
+        if std::mem::replace(&mut voting.decided, true) {
+            return Err(Unexpected { what, id });
+        }
+        let body = voting.body.clone();
+        self.undecided -= 1;
+        let Some(body) = body else {
+            return Ok(());
+        };
+        let at_first = mutants::is_on("unlock at first");
+        for object in body.objects_in(region) {
+            let version = object.version.next();
+            for address in object.addresses() {
+                let Some(held) = self.held.get_mut(&address) else {
+                    continue;
+                };
+                held.undecided -= 1;
+                let newest = held.newest.as_ref().map(|newest| newest.0);
+                if decision == Decision::Commit && newest.is_none_or(|newest| newest < version) {
+                    held.newest = Some((version, body.clone()));
+                }
+                if held.undecided == 0 || at_first {
+                    let held = self.held.remove(&address);
+                    let newest = held.and_then(|held| held.newest);
+                    out.push(Step::Release(address, newest.map(|newest| newest.1)));
+                } else {
+                    marks::mark("recovery: an object of several undecided transactions");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn voting_mut(
+    reported: &mut BTreeMap<TxId, Reported>,
+    (id, region): (TxId, RegionId),
+) -> Option<&mut Voting> {
+    reported.get_mut(&id)?.here.get_mut(&region)
+}

@@ -1,0 +1,215 @@
+//! What one machine knows of the transactions of earlier configurations: its evidence.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use farm_core::ids::{Address, RegionId, WorkerRef};
+
+use super::Evidence;
+use crate::record::{Kind, Object, Record, RecordError, TxId};
+
+/// A configuration, and a coordinator of transactions in it.
+pub type Coordinator = (u64, WorkerRef);
+
+/// The body of a LOCK or COMMIT-BACKUP record: the values that a transaction writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body(Arc<[u8]>);
+
+impl Body {
+    /// Checks the body of a LOCK or COMMIT-BACKUP record, and keeps a copy.
+    ///
+    /// # Errors
+    /// [`RecordError`] if it is not one.
+    pub fn new(body: &[u8]) -> Result<Self, RecordError> {
+        let new = Self(body.into());
+        for region in new.lock()?.regions() {
+            region?;
+        }
+        for object in new.lock()?.objects() {
+            object?;
+        }
+        Ok(new)
+    }
+
+    fn lock(&self) -> Result<crate::record::Lock<'_>, RecordError> {
+        Record::decode_unchecked(Kind::Lock, &self.0)?.lock()
+    }
+
+    /// Returns all regions that the transaction wrote.
+    pub fn regions(&self) -> impl Iterator<Item = RegionId> + '_ {
+        let lock = self.lock().ok();
+        let regions = lock.into_iter().flat_map(|lock| lock.regions());
+        regions.map_while(Result::ok)
+    }
+
+    /// Returns the written objects of the record's machine.
+    pub fn objects(&self) -> impl Iterator<Item = Object<'_>> {
+        let lock = self.lock().ok();
+        let objects = lock.into_iter().flat_map(|lock| lock.objects());
+        objects.map_while(Result::ok)
+    }
+
+    /// Returns the objects in a region.
+    pub fn objects_in(&self, region: RegionId) -> impl Iterator<Item = Object<'_>> {
+        self.objects()
+            .filter(move |object| object.address.region() == region)
+    }
+
+    /// Returns the object at this address, as one of its own if it is one of several adjacent ones.
+    pub fn object(&self, address: Address) -> Option<Object<'_>> {
+        let mut objects = self.objects();
+        let object = objects.find(|object| object.addresses().any(|one| one == address))?;
+        // The word is about the block of the first object.
+        let block = match object.address == address {
+            true => object.block,
+            false => 0,
+        };
+        Some(Object {
+            address,
+            block,
+            ..object
+        })
+    }
+}
+
+/// What a machine knows of a transaction in a region of which it was a replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InRegion {
+    /// The kinds of records, and what the machine was told by recovery.
+    pub evidence: Evidence,
+    /// The values, if it has them.
+    pub body: Option<Body>,
+}
+
+/// What a machine knows of a transaction.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Known {
+    /// All regions that the transaction wrote.
+    pub regions: BTreeSet<RegionId>,
+    /// What it knows of those of which it was a replica.
+    pub of: BTreeMap<RegionId, InRegion>,
+}
+
+/// A transaction below its coordinator's low bound: it has ended on all machines, and what it did has to be done on this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EndedHere {
+    /// Its number.
+    pub id: TxId,
+    /// Whether it has committed.
+    pub committed: bool,
+    /// The values for the regions of which this machine was a replica.
+    pub of: Vec<(RegionId, Body)>,
+}
+
+/// The evidence of one machine: what it knows of transactions that only recovery can decide.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Undecided {
+    txs: BTreeMap<TxId, Known>,
+    low: BTreeMap<Coordinator, u64>,
+}
+
+/// Gathers what the logs of a machine say, when nobody writes or reads them any more.
+#[derive(Clone, Debug, Default)]
+pub struct Drain(Undecided);
+
+impl Drain {
+    /// Adds a record of transaction `id` from a log of this machine, after all earlier records of that log.
+    ///
+    /// # Errors
+    /// [`RecordError`] if the body is damaged.
+    pub fn add(&mut self, id: TxId, record: &Record<'_>, body: &[u8]) -> Result<(), RecordError> {
+        self.add_low((id.configuration, id.coordinator), record.low);
+        let evidence = Evidence::of(record.kind);
+        if evidence == Evidence::NONE {
+            return Ok(());
+        }
+        let known = self.0.txs.entry(id).or_default();
+        if !evidence.has_body() {
+            // The end of a transaction follows its LOCK in the same log.
+            let locked = known.of.values_mut();
+            for one in locked.filter(|one| one.evidence.has(Kind::Lock)) {
+                one.evidence = one.evidence.and(evidence);
+            }
+            return Ok(());
+        }
+        let body = Body::new(body)?;
+        known.regions.extend(body.regions());
+        for object in body.objects() {
+            let one = known.of.entry(object.address.region()).or_default();
+            one.evidence = one.evidence.and(evidence);
+            one.body = Some(body.clone());
+        }
+        Ok(())
+    }
+
+    /// Adds a low bound that this machine knows.
+    pub fn add_low(&mut self, coordinator: Coordinator, low: u64) {
+        let known = self.0.low.entry(coordinator).or_default();
+        *known = low.max(*known);
+    }
+
+    /// Ends the drain. Returns what this machine knows of undecided transactions, also from `earlier` drains and recoveries; and those
+    /// from these logs that are below the low bound of their coordinator, with what the machine must do for them.
+    ///
+    /// Only records of logs can be ended in this way. What recovery tells of a transaction says nothing of how it ended, until it is
+    /// decided.
+    pub fn finish(self, earlier: Undecided) -> (Undecided, Vec<EndedHere>) {
+        let Undecided { txs, low } = self.0;
+        let is_open = |id: &TxId| {
+            let low = low.get(&(id.configuration, id.coordinator));
+            low.is_none_or(|low| id.sequence >= *low)
+        };
+        let (open, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            txs.into_iter().partition(|(id, _)| is_open(id));
+        let mut all = earlier;
+        all.txs.extend(open);
+        all.low.extend(low);
+        let ended = ended.into_iter().map(|(id, known)| EndedHere {
+            id,
+            committed: !known.of.values().any(|one| one.evidence.has(Kind::Abort)),
+            of: known
+                .of
+                .into_iter()
+                .filter_map(|(region, one)| Some((region, one.body?)))
+                .collect(),
+        });
+        (all, ended.collect())
+    }
+}
+
+impl Undecided {
+    /// Adds a transaction with all regions that it wrote, for example one that a worker of this machine has begun to commit: all
+    /// machines must come to know how it ends.
+    pub fn add_tx(&mut self, id: TxId, regions: impl IntoIterator<Item = RegionId>) {
+        let known = self.txs.entry(id).or_default();
+        known.regions.extend(regions);
+    }
+
+    /// Returns all transactions.
+    pub fn all(&self) -> impl Iterator<Item = (TxId, &Known)> {
+        self.txs.iter().map(|(id, known)| (*id, known))
+    }
+
+    /// Returns the low bounds that this machine knows.
+    pub fn low(&self) -> &BTreeMap<Coordinator, u64> {
+        &self.low
+    }
+
+    /// Returns what this machine knows of a transaction in a region.
+    pub fn in_region(&self, id: TxId, region: RegionId) -> Option<&InRegion> {
+        self.txs.get(&id)?.of.get(&region)
+    }
+
+    /// Adds what recovery has told this machine of a transaction in a region. If the machine knew nothing of the transaction,
+    /// [`Undecided::add_tx`] was called before, or there is a body: a machine that knows a part of the regions would let recovery
+    /// decide by the votes of that part.
+    pub(super) fn tell(&mut self, id: TxId, region: RegionId, told: InRegion) {
+        let known = self.txs.entry(id).or_default();
+        if let Some(body) = &told.body {
+            known.regions.extend(body.regions());
+        }
+        let one = known.of.entry(region).or_default();
+        one.evidence = one.evidence.and(told.evidence);
+        one.body = one.body.take().or(told.body);
+    }
+}
