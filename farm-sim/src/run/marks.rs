@@ -68,6 +68,7 @@ pub const ALL: &[&str] = &[
     "kept: a loss changes a decision",
     "kept: records of a killed cluster read",
     "kept: recovery aborts a transaction in doubt",
+    "kept: recovery begins again in the middle",
     "kept: recovery commits a transaction in doubt",
     "kv: a block allocated on another machine",
     "kv: a creation waited for",
@@ -142,6 +143,16 @@ pub const ALL: &[&str] = &[
     "worker: machine linked",
     "worker: parked",
     "worker: woken",
+    "recovery: a region votes abort",
+    "recovery: a region votes commit-backup",
+    "recovery: a region votes commit-primary",
+    "recovery: a region votes lock",
+    "recovery: a region votes truncated",
+    "recovery: a region votes unknown",
+    "recovery: a transaction is aborted",
+    "recovery: a transaction is committed",
+    "recovery: an object of several undecided transactions",
+    "recovery: values fetched from a backup",
 ];
 
 /// Marks that a correct run does not reach, so that no sweep has to reach them. Garbage and unknown peers are tested by

@@ -70,6 +70,7 @@ pub const ALL: &[Mutant] = &[
     mutant("abort after COMMIT-BACKUP", "append-loss"),
     mutant("truncated transaction is unknown", "append-loss"),
     mutant("commit by locks alone", "append-loss"),
+    mutant("low bound passes a lost participant", "append-loss"),
     mutant("head advanced before zeroing", "table"),
     mutant("record checksum not looked at", "append"),
     mutant("ring record taken twice", "append"),

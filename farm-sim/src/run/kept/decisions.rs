@@ -14,13 +14,13 @@ use farm_core::region::map::Replicas;
 use farm_txn::record::{Kind, TxId};
 use farm_txn::recovery::{Decision, Vote};
 
-use super::Kept;
+use super::{Kept, recovers};
 use crate::cluster::Copies;
 
 /// The regions that are left, and machines that are lost beside those without memory.
-struct Loss<'a> {
-    regions: &'a BTreeMap<RegionId, Replicas>,
-    lost: Vec<MachineId>,
+pub(super) struct Loss<'a> {
+    pub(super) regions: &'a BTreeMap<RegionId, Replicas>,
+    pub(super) lost: Vec<MachineId>,
 }
 
 impl Loss<'_> {
@@ -55,23 +55,28 @@ pub(super) fn check(kept: &Kept, all: &[Copies]) -> Result<BTreeSet<TxId>, Strin
         // The cluster halts. What was committed is what any record says.
         return Ok(kept.objects.keys().copied().collect());
     }
-    let machines: BTreeSet<MachineId> = regions
-        .values()
-        .flat_map(|replicas| replicas.all().to_vec())
-        .collect();
+    let has_memory = all.iter().flat_map(|copies| &copies.copies);
+    let machines: BTreeSet<MachineId> = has_memory.map(|copy| copy.0).collect();
+    let primaries = all.iter().map(|copies| copies.primary);
+    let without_memory = primaries.filter(|primary| !machines.contains(primary));
+    let without_memory: Vec<MachineId> = without_memory.collect();
     let machines: Vec<MachineId> = machines.into_iter().collect();
     let mut committed = BTreeSet::new();
     for chosen in 0..1u32 << machines.len() {
         let chosen = (0..machines.len()).filter(|place| chosen >> place & 1 == 1);
         let loss = Loss {
             regions: &regions,
-            lost: chosen.map(|place| machines[place]).collect(),
+            lost: chosen
+                .map(|place| machines[place])
+                .chain(without_memory.iter().copied())
+                .collect(),
         };
         if !loss.leaves_all() {
             continue;
         }
         let decided = check_loss(kept, &loss)?;
-        if loss.lost.is_empty() {
+        check_recovery(kept, all, &loss, &decided)?;
+        if loss.lost.len() == without_memory.len() {
             committed = decided;
         } else if decided != committed {
             marks::mark("kept: a loss changes a decision");
@@ -140,6 +145,28 @@ fn check_loss(kept: &Kept, loss: &Loss<'_>) -> Result<BTreeSet<TxId>, String> {
         }
     }
     Ok(committed)
+}
+
+/// Checks that the code of production recovers all replicas, and decides as these rules say.
+fn check_recovery(
+    kept: &Kept,
+    all: &[Copies],
+    loss: &Loss<'_>,
+    committed: &BTreeSet<TxId>,
+) -> Result<(), String> {
+    let without = || format!("without {:?}: ", loss.lost);
+    let decisions = recovers::check(kept, all, loss).map_err(|why| without() + &why)?;
+    for id in committed {
+        if decisions.get(id) == Some(&Decision::Abort) {
+            let (sequence, coordinator) = (id.sequence, id.coordinator);
+            let text = "is committed by the rules of recovery, and aborted by its code";
+            return Err(format!(
+                "{}transaction {sequence} of {coordinator} {text}",
+                without()
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn check_versions(kept: &Kept, committed: &BTreeSet<TxId>) -> Result<(), String> {

@@ -10,6 +10,7 @@
 //! - Every lock is that of a record of the same machine.
 
 mod decisions;
+mod recovers;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -21,7 +22,7 @@ use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write};
 use farm_core::ring::{KeptRecords, RecordIntegrity};
 use farm_txn::record::{FIXED_CONFIGURATION, Kind, Record, RecordError, TxId};
-use farm_txn::recovery::{Evidence, Findings, Found};
+use farm_txn::recovery::{Drain, Evidence, Findings, Found};
 
 use crate::cluster::{Cluster, Copies, KeptLog};
 
@@ -31,6 +32,8 @@ type Place = (MachineId, Address);
 /// What the records of all machines say.
 struct Kept {
     findings: Findings,
+    /// What each machine drains from its logs.
+    drains: BTreeMap<MachineId, Drain>,
     /// The transactions of the records of a machine that give an object a version.
     versions: BTreeMap<Place, BTreeMap<u64, Vec<TxId>>>,
     /// The objects of each transaction, with the versions that it gives them.
@@ -44,6 +47,7 @@ impl Kept {
     fn read(cluster: &Cluster, integrity: RecordIntegrity) -> Result<Self, String> {
         let mut kept = Self {
             findings: Findings::default(),
+            drains: BTreeMap::new(),
             versions: BTreeMap::new(),
             objects: BTreeMap::new(),
             committed: BTreeSet::new(),
@@ -62,6 +66,8 @@ impl Kept {
         let (machine, low) = (log.machine, log.state.note());
         self.findings
             .add_low(machine, FIXED_CONFIGURATION, log.writer, low);
+        let drain = self.drains.entry(machine).or_default();
+        drain.add_low((FIXED_CONFIGURATION, log.writer), low);
         let mut records = KeptRecords::new(log.log.clone(), &log.state, integrity)
             .map_err(|error| error.to_string())?;
         while let Some(found) = records.next().map_err(|error| error.to_string())? {
@@ -75,6 +81,9 @@ impl Kept {
             self.records += 1;
             let added = self.findings.add(machine, id, &record);
             added.map_err(|error| error.to_string())?;
+            let drain = self.drains.entry(machine).or_default();
+            let drained = drain.add(id, &record, found.body);
+            drained.map_err(|error| error.to_string())?;
             if Evidence::of(record.kind).has_body() {
                 self.add_objects(machine, id, &record)
                     .map_err(|error| error.to_string())?;
