@@ -28,10 +28,11 @@ impl Recovery {
         out: &mut Vec<Step>,
     ) -> Result<(), Unexpected> {
         let deciding = self.deciding.entry(id).or_default();
-        if !regions.contains(&region) || deciding.votes.insert(region, vote).is_some() {
+        if !regions.contains(&region) || deciding.votes.contains_key(&region) {
             let what = "vote of a region that has voted, or that the transaction has not written";
             return Err(Unexpected { what, id });
         }
+        deciding.votes.insert(region, vote);
         if deciding.votes.len() < regions.len() {
             return Ok(());
         }
@@ -83,8 +84,9 @@ impl Recovery {
         match to {
             To::Backups => self.tell(id, To::Primaries, out),
             To::Primaries => {
-                if id.coordinator.machine == self.roles.me {
+                if self.own.remove(&id) {
                     out.push(Step::Outcome(id, decision));
+                    self.end_if_recovered(out);
                 }
             }
         }

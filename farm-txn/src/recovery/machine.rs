@@ -5,7 +5,8 @@
 //! 1. As the owner of [evidence](Undecided) it reports every transaction to the primaries of all regions that the transaction wrote.
 //! 2. As the primary of regions it waits for the reports of all machines. It fetches the values that it lacks, locks all objects that
 //!    the transactions name, and lets the region be used. It gives the vote of the region and the values to all backups; when they
-//!    have them, it votes. So the vote never changes, whichever of them is lost next.
+//!    have them, it votes. So such a vote never changes, whichever of them is lost next. Without values nothing is replicated: all
+//!    replicas know alike that the transaction has ended, or that it cannot have been reported.
 //! 3. The machine of a transaction's coordinator, or one that stands in for it, decides by the votes of all regions. It tells all
 //!    backups, and when they know, all primaries. A primary unlocks an object when all transactions with it are decided.
 //!
@@ -81,7 +82,7 @@ pub struct Unexpected {
     pub(super) id: TxId,
 }
 
-/// The recovery of one machine; see the [module](self).
+/// The recovery of one machine.
 #[derive(Clone, Debug)]
 pub struct Recovery {
     pub(super) roles: Roles,
@@ -97,6 +98,8 @@ pub struct Recovery {
     pub(super) deciding: BTreeMap<TxId, Deciding>,
     /// Number of [`Voting`]s that are not decided.
     pub(super) undecided: usize,
+    /// Transactions of workers of this machine that it knew when recovery began, and that are not decided.
+    pub(super) own: BTreeSet<TxId>,
     /// Whether [`Step::Recovered`] has come out.
     pub(super) recovered: bool,
 }
@@ -124,8 +127,14 @@ impl Recovery {
                 Message::Found(found.collect(), low.clone()),
             ));
         }
+        let all = known.all().filter(|(_, known)| !known.regions.is_empty());
+        let own = all.map(|(id, _)| id);
+        let own = own
+            .filter(|id| id.coordinator.machine == roles.me)
+            .collect();
         Self {
             roles,
+            own,
             known,
             reported_by: BTreeSet::new(),
             low: BTreeMap::new(),
@@ -146,7 +155,8 @@ impl Recovery {
     /// Handles a message from a machine of the same configuration, and adds the next steps to `out`.
     ///
     /// # Errors
-    /// [`Unexpected`]: the sender does not follow the protocol. The message had no effect.
+    /// [`Unexpected`]: the sender does not follow the protocol. What this machine knows may now be wrong: it must stop. The caller must
+    /// not pass messages of other configurations, or of machines that are no members.
     pub fn on_message(
         &mut self,
         from: MachineId,
@@ -217,7 +227,8 @@ impl Recovery {
 
     pub(super) fn end_if_recovered(&mut self, out: &mut Vec<Step>) {
         let all_found = self.reported_by.len() == self.roles.members.len();
-        if all_found && self.undecided == 0 && !std::mem::replace(&mut self.recovered, true) {
+        let is_done = all_found && self.undecided == 0 && self.own.is_empty();
+        if is_done && !std::mem::replace(&mut self.recovered, true) {
             out.push(Step::Recovered);
         }
     }

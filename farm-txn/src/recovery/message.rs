@@ -64,6 +64,7 @@ pub enum Step {
     Activate(RegionId),
     /// A transaction of a worker of this machine is decided, and all replicas know.
     Outcome(TxId, Decision),
-    /// Nothing is left to be decided in the regions of which this machine is the primary.
+    /// Nothing is left to be decided in the regions of which this machine is the primary, and all transactions of its own workers are
+    /// decided.
     Recovered,
 }

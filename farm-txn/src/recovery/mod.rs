@@ -4,8 +4,8 @@
 //! COMMIT-PRIMARY at the primaries. Whoever finds only these records decides as its coordinator may have done:
 //!
 //! 1. Each region that the transaction wrote [votes](Vote), by the [evidence](Evidence) of all machines that have the whole region.
-//! 2. The votes of all regions make the [decision](Decision), which is the same whichever of the machines are left, as long as each
-//!    region is left on one of them.
+//! 2. The votes of all regions make the [decision](Decision). A transaction that may have been reported gets the same decision whichever
+//!    of the machines are left, as long as each region is left on one of them.
 //!
 //! [`Drain`] gathers what the logs of a machine say, and [`Recovery`] is the machine's part in recovery, as a value (docs/decisions/0038).
 //! Machines do not recover yet: the simulator recovers what is left of killed ones. [`Findings`] are the same rules for one who sees the

@@ -67,6 +67,7 @@ impl Body {
         Some(Object {
             address,
             block,
+            count: 1,
             ..object
         })
     }
@@ -163,7 +164,10 @@ impl Drain {
             txs.into_iter().partition(|(id, _)| is_open(id));
         let mut all = earlier;
         all.txs.extend(open);
-        all.low.extend(low);
+        for (of, low) in low {
+            let known = all.low.entry(of).or_default();
+            *known = low.max(*known);
+        }
         let ended = ended.into_iter().map(|(id, known)| EndedHere {
             id,
             committed: !known.of.values().any(|one| one.evidence.has(Kind::Abort)),

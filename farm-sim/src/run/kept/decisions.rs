@@ -156,12 +156,15 @@ fn check_recovery(
 ) -> Result<(), String> {
     let without = || format!("without {:?}: ", loss.lost);
     let decisions = recovers::check(kept, all, loss).map_err(|why| without() + &why)?;
-    for id in committed {
-        if decisions.get(id) == Some(&Decision::Abort) {
+    for (id, decision) in decisions {
+        let by_rules = match committed.contains(&id) {
+            true => Decision::Commit,
+            false => Decision::Abort,
+        };
+        if decision != by_rules {
             let (sequence, coordinator) = (id.sequence, id.coordinator);
-            let text = "is committed by the rules of recovery, and aborted by its code";
             return Err(format!(
-                "{}transaction {sequence} of {coordinator} {text}",
+                "{}transaction {sequence} of {coordinator}: the code of recovery decides {decision:?}, its rules {by_rules:?}",
                 without()
             ));
         }

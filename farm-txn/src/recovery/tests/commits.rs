@@ -65,6 +65,12 @@ pub(super) struct Tx {
     waiting: usize,
 }
 
+impl Tx {
+    pub(super) fn is_finished(&self) -> bool {
+        self.step == Step::Finished
+    }
+}
+
 /// A record that has been written, and may not have landed.
 #[derive(Clone, Debug)]
 struct Written {
