@@ -13,18 +13,21 @@
 //! If another machine is lost meanwhile, all begin again in the next configuration, with what they [know](Recovery::into_undecided) by
 //! then.
 
+mod decider;
+mod primary;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use farm_core::ids::{Address, MachineId, RegionId};
 use farm_core::mutants;
 use farm_core::region::map::Replicas;
 
-use super::decider::Deciding;
 use super::message::{Found, Message, Step, To};
-use super::primary::{Held, Reported};
 use super::undecided::{Coordinator, InRegion, Undecided};
 use super::{Decision, Evidence, Vote};
 use crate::record::TxId;
+use decider::Deciding;
+use primary::{Held, Reported};
 
 /// The members of a configuration and the replicas of all regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,20 +41,20 @@ pub struct Roles {
 }
 
 impl Roles {
-    pub(super) fn is_primary(&self, region: RegionId) -> bool {
+    fn is_primary(&self, region: RegionId) -> bool {
         self.primary(region) == Some(self.me)
     }
 
-    pub(super) fn primary(&self, region: RegionId) -> Option<MachineId> {
+    fn primary(&self, region: RegionId) -> Option<MachineId> {
         self.regions.get(&region).map(Replicas::primary)
     }
 
-    pub(super) fn backups(&self, region: RegionId) -> &[MachineId] {
+    fn backups(&self, region: RegionId) -> &[MachineId] {
         self.regions.get(&region).map_or(&[], Replicas::backups)
     }
 
     /// Returns the machine that decides a transaction: that of its coordinator, or one that all machines choose alike.
-    pub(super) fn decider(&self, id: TxId) -> MachineId {
+    fn decider(&self, id: TxId) -> MachineId {
         let own = id.coordinator.machine;
         if self.members.contains(&own) {
             return own;
@@ -62,7 +65,7 @@ impl Roles {
     }
 
     /// Returns the machines that a decision is for.
-    pub(super) fn to(&self, to: To, regions: &BTreeSet<RegionId>) -> BTreeSet<MachineId> {
+    fn to(&self, to: To, regions: &BTreeSet<RegionId>) -> BTreeSet<MachineId> {
         let regions = regions.iter();
         match to {
             To::Backups => regions
@@ -78,30 +81,30 @@ impl Roles {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message of recovery is not expected: {what} of transaction {} of {}", id.sequence, id.coordinator)]
 pub struct Unexpected {
-    pub(super) what: &'static str,
-    pub(super) id: TxId,
+    what: &'static str,
+    id: TxId,
 }
 
 /// The recovery of one machine.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    pub(super) roles: Roles,
+    roles: Roles,
     /// What this machine knows.
-    pub(super) known: Undecided,
+    known: Undecided,
     /// Machines that have reported what they have found.
-    pub(super) reported_by: BTreeSet<MachineId>,
-    pub(super) low: BTreeMap<Coordinator, u64>,
-    pub(super) reported: BTreeMap<TxId, Reported>,
+    reported_by: BTreeSet<MachineId>,
+    low: BTreeMap<Coordinator, u64>,
+    reported: BTreeMap<TxId, Reported>,
     /// Number of bodies that were asked for, by region.
-    pub(super) fetching: BTreeMap<RegionId, usize>,
-    pub(super) held: BTreeMap<Address, Held>,
-    pub(super) deciding: BTreeMap<TxId, Deciding>,
+    fetching: BTreeMap<RegionId, usize>,
+    held: BTreeMap<Address, Held>,
+    deciding: BTreeMap<TxId, Deciding>,
     /// Number of [`Voting`]s that are not decided.
-    pub(super) undecided: usize,
+    undecided: usize,
     /// Transactions of workers of this machine that it knew when recovery began, and that are not decided.
-    pub(super) own: BTreeSet<TxId>,
+    own: BTreeSet<TxId>,
     /// Whether [`Step::Recovered`] has come out.
-    pub(super) recovered: bool,
+    recovered: bool,
 }
 
 impl Recovery {
@@ -225,7 +228,7 @@ impl Recovery {
         Ok(())
     }
 
-    pub(super) fn end_if_recovered(&mut self, out: &mut Vec<Step>) {
+    fn end_if_recovered(&mut self, out: &mut Vec<Step>) {
         let all_found = self.reported_by.len() == self.roles.members.len();
         let is_done = all_found && self.undecided == 0 && self.own.is_empty();
         if is_done && !std::mem::replace(&mut self.recovered, true) {

@@ -11,12 +11,10 @@
 //! Machines do not recover yet: the simulator recovers what is left of killed ones. [`Findings`] are the same rules for one who sees the
 //! logs of all machines at once, with which the simulator compares.
 
-mod decider;
 mod evidence;
 mod findings;
 mod machine;
 pub mod message;
-mod primary;
 #[cfg(test)]
 mod tests;
 mod undecided;

@@ -14,27 +14,8 @@ use farm_core::region::map::Replicas;
 use farm_txn::record::{Kind, TxId};
 use farm_txn::recovery::{Decision, Vote};
 
-use super::{Kept, recovers};
+use super::{Kept, Loss, recovers};
 use crate::cluster::Copies;
-
-/// The regions that are left, and machines that are lost beside those without memory.
-pub(super) struct Loss<'a> {
-    pub(super) regions: &'a BTreeMap<RegionId, Replicas>,
-    pub(super) lost: Vec<MachineId>,
-}
-
-impl Loss<'_> {
-    fn replicas(&self, region: RegionId) -> Replicas {
-        self.regions[&region]
-    }
-
-    /// Returns whether each region has a replica that is left.
-    fn leaves_all(&self) -> bool {
-        let is_left = |machine: &MachineId| !self.lost.contains(machine);
-        let mut regions = self.regions.values();
-        regions.all(|replicas| replicas.all().iter().any(is_left))
-    }
-}
 
 /// Checks the decisions about all transactions, with any machines lost without which each region has a replica. Returns the
 /// transactions that are committed if none is lost.

@@ -16,10 +16,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 use farm_core::alloc::{Block, BlockTable};
-use farm_core::ids::{Address, MachineId};
+use farm_core::ids::{Address, MachineId, RegionId};
 use farm_core::marks;
 use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write};
+use farm_core::region::map::Replicas;
 use farm_core::ring::{KeptRecords, RecordIntegrity};
 use farm_txn::record::{FIXED_CONFIGURATION, Kind, Record, RecordError, TxId};
 use farm_txn::recovery::{Drain, Evidence, Findings, Found};
@@ -28,6 +29,25 @@ use crate::cluster::{Cluster, Copies, KeptLog};
 
 /// An object of a record: the machine that stores the record, and the object's address.
 type Place = (MachineId, Address);
+
+/// The regions that are left, and machines that are lost beside those without memory.
+struct Loss<'a> {
+    regions: &'a BTreeMap<RegionId, Replicas>,
+    lost: Vec<MachineId>,
+}
+
+impl Loss<'_> {
+    fn replicas(&self, region: RegionId) -> Replicas {
+        self.regions[&region]
+    }
+
+    /// Returns whether each region has a replica that is left.
+    fn leaves_all(&self) -> bool {
+        let is_left = |machine: &MachineId| !self.lost.contains(machine);
+        let mut regions = self.regions.values();
+        regions.all(|replicas| replicas.all().iter().any(is_left))
+    }
+}
 
 /// What the records of all machines say.
 struct Kept {

@@ -16,8 +16,7 @@ use rand::seq::IteratorRandom;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::decisions::Loss;
-use super::{Header, Kept};
+use super::{Header, Kept, Loss};
 use crate::cluster::Copies;
 
 /// What recovery has installed in a replica.

@@ -6,11 +6,11 @@ use farm_core::ids::{MachineId, RegionId};
 use farm_core::object::Version;
 use farm_core::{marks, mutants};
 
-use super::machine::{Recovery, Unexpected};
-use super::message::{Found, Message, Step};
-use super::undecided::{Body, Coordinator, InRegion};
-use super::{Decision, Evidence, Vote};
+use super::{Recovery, Unexpected};
 use crate::record::TxId;
+use crate::recovery::message::{Found, Message, Step};
+use crate::recovery::undecided::{Body, Coordinator, InRegion};
+use crate::recovery::{Decision, Evidence, Vote};
 
 /// A transaction in a region of which this machine is the primary.
 #[derive(Clone, Debug, Default)]

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use farm_core::ids::{MachineId, RegionId};
 use farm_core::marks;
 
-use super::machine::{Recovery, Unexpected};
-use super::message::{Message, Step, To};
-use super::{Decision, Vote};
+use super::{Recovery, Unexpected};
 use crate::record::TxId;
+use crate::recovery::message::{Message, Step, To};
+use crate::recovery::{Decision, Vote};
 
 /// A transaction that this machine decides.
 #[derive(Clone, Debug, Default)]
