@@ -301,6 +301,15 @@ impl<'a> Awaited<'a> {
         self.is_present(machine);
     }
 
+    /// Records that a machine which was dialled listens, and does not connect yet, or has not answered. If it ran when it was asked, it
+    /// may have ended since, and start again: it must be asked again before it is dialled. Two machines that take each other for
+    /// running would wait for each other's answers, and give none meanwhile.
+    pub(super) fn not_connected(&mut self, machine: MachineId, why: String) {
+        self.not_reached(machine, why);
+        self.is_present(machine);
+        self.running.retain(|running| *running != machine);
+    }
+
     /// Records that a machine listens, has called, or was asked.
     pub(super) fn is_present(&mut self, machine: MachineId) {
         if self.joiners.contains(&machine) {
@@ -463,5 +472,37 @@ impl<'a> Awaited<'a> {
             waited: self.patience.most,
             refused: self.reasons(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Regression test: two machines that joined at the same time took each other for running, because each had asked the other before
+    /// that one started again. Each dialled, and while it waited for the answer, it gave none; so both waited in vain.
+    #[test]
+    fn a_machine_that_does_not_connect_is_asked_again_whether_it_runs() {
+        let machines = [1, 2, 3, 4].map(|id| MachineId::new(id).unwrap());
+        let [_, _, third, fourth] = machines;
+        let roster = Roster {
+            machines: &machines,
+            joiners: &machines[2..],
+        };
+        let mut awaited = Awaited::new(third, "test", roster, Duration::from_secs(1).into());
+        assert_eq!(awaited.to_dial(), machines[..2]);
+        assert_eq!(awaited.to_ask(), [fourth]);
+        awaited.runs(fourth);
+        assert_eq!(awaited.to_dial(), [machines[0], machines[1], fourth]);
+        awaited.not_connected(fourth, "it waits for other machines itself".into());
+        assert_eq!(awaited.to_dial(), machines[..2]);
+        assert_eq!(awaited.to_ask(), [fourth]);
+        for machine in &machines[..2] {
+            awaited.not_connected(*machine, "it does not run yet".into());
+            awaited.met(*machine);
+        }
+        assert!(!awaited.is_complete(), "the fourth machine may run");
+        awaited.waits(fourth);
+        assert!(awaited.is_complete());
     }
 }

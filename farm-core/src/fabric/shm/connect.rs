@@ -115,8 +115,8 @@ pub(super) fn meet(
                     match dial(shared, &awaited, machine, socket, offer(machine), left)? {
                         Dialled::Met(met) => found.push(*met),
                         Dialled::NotYet(why) => {
-                            awaited.not_reached(machine, why);
-                            awaited.is_present(machine);
+                            awaited.not_connected(machine, why);
+                            asked.retain(|asked| *asked != machine);
                         }
                     }
                 }

@@ -109,8 +109,8 @@ pub(super) fn meet(
             match call(shared, machine, socket, offer(machine), left) {
                 Ok(met) => found.push(met),
                 Err(Fault::NotMet(why)) => {
-                    awaited.not_reached(machine, why);
-                    awaited.is_present(machine);
+                    awaited.not_connected(machine, why);
+                    asked.retain(|asked| *asked != machine);
                 }
                 Err(Fault::Final(error)) => return Err(error),
             }
