@@ -230,6 +230,8 @@ pub(super) struct Awaited<'a> {
     joiners: Vec<MachineId>,
     /// Those of them that may be present, and must be met, or answer that they wait themselves.
     unsettled: BTreeSet<MachineId>,
+    /// Machines that have answered whether they run, and need not be asked again.
+    asked: Vec<MachineId>,
     /// Machines that are not connected, and have answered that they run already.
     running: Vec<MachineId>,
     patience: Patience<'a>,
@@ -265,6 +267,7 @@ impl<'a> Awaited<'a> {
             missing,
             joiners,
             unsettled: BTreeSet::new(),
+            asked: Vec::new(),
             running: Vec::new(),
             patience,
             started: Clock::Host.now(),
@@ -308,6 +311,12 @@ impl<'a> Awaited<'a> {
         self.not_reached(machine, why);
         self.is_present(machine);
         self.running.retain(|running| *running != machine);
+        self.asked.retain(|asked| *asked != machine);
+    }
+
+    /// Records that a machine has answered whether it runs.
+    pub(super) fn answered(&mut self, machine: MachineId) {
+        self.asked.push(machine);
     }
 
     /// Records that a machine listens, has called, or was asked.
@@ -358,12 +367,12 @@ impl<'a> Awaited<'a> {
             .collect()
     }
 
-    /// Returns the machines with greater ids that may be starting. Such a machine dials this machine if its configuration
+    /// Returns the machines with greater ids that may be starting and have not answered. Such a machine dials this machine if its configuration
     /// lists this machine. Therefore this machine asks whether the two are compatible, and whether the other one runs
     /// already.
     pub(super) fn to_ask(&self) -> Vec<MachineId> {
         self.unmet()
-            .filter(|machine| !self.must_dial(*machine))
+            .filter(|machine| !self.must_dial(*machine) && !self.asked.contains(machine))
             .collect()
     }
 
@@ -492,6 +501,8 @@ mod tests {
         let mut awaited = Awaited::new(third, "test", roster, Duration::from_secs(1).into());
         assert_eq!(awaited.to_dial(), machines[..2]);
         assert_eq!(awaited.to_ask(), [fourth]);
+        awaited.answered(fourth);
+        assert_eq!(awaited.to_ask(), []);
         awaited.runs(fourth);
         assert_eq!(awaited.to_dial(), [machines[0], machines[1], fourth]);
         awaited.not_connected(fourth, "it waits for other machines itself".into());

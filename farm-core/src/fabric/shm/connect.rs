@@ -99,7 +99,7 @@ pub(super) fn meet(
     let mut met = Vec::with_capacity(machines);
     listener.set_nonblocking(true)?;
     let mut callers = Callers::new(machines);
-    let (mut asked, mut answers) = (Vec::new(), Callers::new(machines));
+    let mut answers = Callers::new(machines);
     while !awaited.is_complete() {
         let left = awaited.left()?;
         let sockets = met.iter_mut().filter_map(|(hello, socket): &mut Met| {
@@ -116,7 +116,6 @@ pub(super) fn meet(
                         Dialled::Met(met) => found.push(*met),
                         Dialled::NotYet(why) => {
                             awaited.not_connected(machine, why);
-                            asked.retain(|asked| *asked != machine);
                         }
                     }
                 }
@@ -125,7 +124,7 @@ pub(super) fn meet(
             }
         }
         for machine in awaited.to_ask() {
-            if asked.contains(&machine) || answers.known().any(|known| *known == machine) {
+            if answers.known().any(|known| *known == machine) {
                 continue;
             }
             match ask(shared, machine) {
@@ -141,7 +140,7 @@ pub(super) fn meet(
             wait_readable(talking.chain([listener.as_fd()]), REDIAL);
         }
         for (answer, _, machine) in answers.lines() {
-            asked.push(machine);
+            awaited.answered(machine);
             match answer {
                 Answer::Refused { machine, why } => {
                     return Err(ConnectError::Refused { machine, why });

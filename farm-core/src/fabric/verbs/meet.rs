@@ -85,7 +85,7 @@ pub(super) fn meet(
     let mut callers = Callers::new(machines);
     let mut greeted: Callers<TcpStream, Greeted> = Callers::new(machines);
     let identity = Identity::of(shared);
-    let (mut asked, mut answers) = (Vec::new(), Callers::new(machines));
+    let mut answers = Callers::new(machines);
     while !awaited.is_complete() {
         let left = awaited.left()?;
         let sockets = all.iter_mut();
@@ -110,13 +110,12 @@ pub(super) fn meet(
                 Ok(met) => found.push(met),
                 Err(Fault::NotMet(why)) => {
                     awaited.not_connected(machine, why);
-                    asked.retain(|asked| *asked != machine);
                 }
                 Err(Fault::Final(error)) => return Err(error),
             }
         }
         for machine in awaited.to_ask() {
-            if asked.contains(&machine) || answers.known().any(|known| *known == machine) {
+            if answers.known().any(|known| *known == machine) {
                 continue;
             }
             match ask(shared, machine) {
@@ -132,7 +131,7 @@ pub(super) fn meet(
             wait_readable(talking.chain([listener.as_fd()]), REDIAL);
         }
         for (answer, _, machine) in answers.lines::<Answer<Greeting>>() {
-            asked.push(machine);
+            awaited.answered(machine);
             match answer {
                 Answer::Runs(machine) => awaited.runs(machine),
                 _ => awaited.waits(machine),
