@@ -16,10 +16,6 @@ impl Evidence {
         .and(Self::of(Kind::Abort));
     /// The kind of record that a transaction writes to a backup of a region.
     pub const AT_BACKUP: Self = Self::of(Kind::CommitBackup);
-    /// A decision to commit.
-    pub const COMMITTED: Self = Self(1 << 6);
-    /// A decision to abort.
-    pub const ABORTED: Self = Self(1 << 7);
     /// The kinds of records that have the values to be written.
     const BODIES: Self = Self::of(Kind::Lock).and(Self::of(Kind::CommitBackup));
 
@@ -34,19 +30,19 @@ impl Evidence {
     /// Returns the evidence that makes a region vote like this, for a machine that has only been told the vote.
     pub const fn of_vote(vote: Vote) -> Self {
         match vote {
-            Vote::CommitPrimary => Self::COMMITTED,
-            Vote::Abort => Self::ABORTED,
+            Vote::CommitPrimary => Self::of(Kind::CommitPrimary),
+            Vote::Abort => Self::of(Kind::Abort),
             Vote::CommitBackup => Self::of(Kind::CommitBackup),
             Vote::Lock => Self::of(Kind::Lock),
             Vote::Truncated | Vote::Unknown => Self::NONE,
         }
     }
 
-    /// Returns the evidence of a decision.
+    /// Returns the evidence of a decision: the record by which a coordinator would have told it.
     pub const fn of_decision(decision: Decision) -> Self {
         match decision {
-            Decision::Commit => Self::COMMITTED,
-            Decision::Abort => Self::ABORTED,
+            Decision::Commit => Self::of(Kind::CommitPrimary),
+            Decision::Abort => Self::of(Kind::Abort),
         }
     }
 
@@ -65,11 +61,6 @@ impl Evidence {
     /// Returns whether a record of this kind was found.
     pub const fn has(self, kind: Kind) -> bool {
         self.0 & Self::of(kind).0 != 0
-    }
-
-    /// Returns whether all of this evidence is part of the other one.
-    pub const fn is_in(self, other: Self) -> bool {
-        self.0 & !other.0 == 0
     }
 
     /// Returns whether a record was found that has the values to be written.

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use farm_core::ids::{MachineId, RegionId, WorkerRef};
+use farm_core::ids::{MachineId, RegionId};
 use farm_core::region::map::Replicas;
 
-use super::{Decision, Evidence, Vote};
+use super::{Coordinator, Decision, Evidence, LowBounds, Vote};
 use crate::record::{Record, RecordError, TxId};
 
 /// A transaction of which a record was found.
@@ -34,8 +34,8 @@ impl Found {
 #[derive(Clone, Debug, Default)]
 pub struct Findings {
     found: BTreeMap<TxId, Found>,
-    /// The low bounds that machines know, by configuration and coordinator.
-    low: BTreeMap<(u64, WorkerRef, MachineId), u64>,
+    /// The low bounds that each machine knows.
+    low: BTreeMap<MachineId, LowBounds>,
 }
 
 impl Findings {
@@ -49,7 +49,7 @@ impl Findings {
         id: TxId,
         record: &Record<'_>,
     ) -> Result<(), RecordError> {
-        self.add_low(machine, id.configuration, id.coordinator, record.low);
+        self.add_low(machine, (id.configuration, id.coordinator), record.low);
         let evidence = Evidence::of(record.kind);
         if evidence == Evidence::NONE {
             return Ok(());
@@ -66,16 +66,9 @@ impl Findings {
     }
 
     /// Adds a low bound that a machine knows: all transactions of the coordinator in the configuration below it have ended.
-    pub fn add_low(
-        &mut self,
-        machine: MachineId,
-        configuration: u64,
-        coordinator: WorkerRef,
-        low: u64,
-    ) {
-        let key = (configuration, coordinator, machine);
-        let known = self.low.entry(key).or_default();
-        *known = low.max(*known);
+    pub fn add_low(&mut self, machine: MachineId, coordinator: Coordinator, low: u64) {
+        let known = self.low.entry(machine).or_default();
+        known.raise(coordinator, low);
     }
 
     /// Returns all transactions of which a record was found.
@@ -106,10 +99,9 @@ impl Findings {
 
     /// Returns whether one of the replicas that are not `lost` knows that the transaction has ended.
     pub fn is_truncated(&self, id: TxId, replicas: &Replicas, lost: &[MachineId]) -> bool {
-        let low = |machine| self.low.get(&(id.configuration, id.coordinator, machine));
         left(replicas, lost)
-            .filter_map(low)
-            .any(|low| id.sequence < *low)
+            .filter_map(|machine| self.low.get(&machine))
+            .any(|low| low.have_passed(id))
     }
 
     /// Returns the vote on a transaction of a region with these replicas, by what is known on those that are not `lost`.

@@ -23,7 +23,7 @@ use farm_core::mutants;
 use farm_core::region::map::Replicas;
 
 use super::message::{Found, Message, Step, To};
-use super::undecided::{Coordinator, InRegion, Undecided};
+use super::undecided::{InRegion, LowBounds, Undecided};
 use super::{Decision, Evidence, Vote};
 use crate::record::TxId;
 use decider::Deciding;
@@ -93,7 +93,7 @@ pub struct Recovery {
     known: Undecided,
     /// Machines that have reported what they have found.
     reported_by: BTreeSet<MachineId>,
-    low: BTreeMap<Coordinator, u64>,
+    low: LowBounds,
     reported: BTreeMap<TxId, Reported>,
     /// Number of bodies that were asked for, by region.
     fetching: BTreeMap<RegionId, usize>,
@@ -111,7 +111,6 @@ impl Recovery {
     /// Begins the recovery of a machine, from what it knows of all transactions of earlier configurations. The first steps are added to
     /// `out`.
     pub fn begin(roles: Roles, known: Undecided, out: &mut Vec<Step>) -> Self {
-        let low: Vec<_> = known.low().iter().map(|(of, low)| (*of, *low)).collect();
         for to in &roles.members {
             let is_its = |region: &RegionId| roles.primary(*region) == Some(*to);
             let all = known.all();
@@ -125,10 +124,8 @@ impl Recovery {
                     of: of.collect(),
                 }
             });
-            out.push(Step::Send(
-                *to,
-                Message::Found(found.collect(), low.clone()),
-            ));
+            let found = Message::Found(found.collect(), known.low().clone());
+            out.push(Step::Send(*to, found));
         }
         let all = known.all().filter(|(_, known)| !known.regions.is_empty());
         let own = all.map(|(id, _)| id);
@@ -140,7 +137,7 @@ impl Recovery {
             own,
             known,
             reported_by: BTreeSet::new(),
-            low: BTreeMap::new(),
+            low: LowBounds::default(),
             reported: BTreeMap::new(),
             fetching: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -167,7 +164,7 @@ impl Recovery {
         out: &mut Vec<Step>,
     ) -> Result<(), Unexpected> {
         match message {
-            Message::Found(found, low) => self.on_found(from, found, &low, out),
+            Message::Found(found, low) => self.on_found(from, found, low, out),
             Message::Fetch(id, region) => self.on_fetch(from, (id, region), out)?,
             Message::Fetched(id, region, body) => self.on_fetched((id, region), body, out)?,
             Message::Replicate(id, region, vote, body) => {
@@ -237,7 +234,7 @@ impl Recovery {
     }
 }
 
-/// Returns the vote that a backup keeps: the one that it is told.
+/// Returns the vote that a backup stores. Only deliberate bugs make it another one than that which the primary sent.
 fn carried(vote: Vote) -> Vote {
     match vote {
         _ if mutants::is_on("kind 9 votes lock") => Vote::Lock,

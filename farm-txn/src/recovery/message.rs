@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use farm_core::ids::{MachineId, RegionId};
+use farm_core::ids::{Address, MachineId, RegionId};
 
-use super::undecided::{Body, Coordinator};
+use super::undecided::{Body, LowBounds};
 use super::{Decision, Evidence, Vote};
 use crate::record::TxId;
 
@@ -32,7 +32,7 @@ pub enum To {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// From each machine to each: what it has found, and its low bounds. There is one such message.
-    Found(Vec<Found>, Vec<(Coordinator, u64)>),
+    Found(Vec<Found>, LowBounds),
     /// From a primary that lacks the values of a transaction, to a machine that has them.
     Fetch(TxId, RegionId),
     /// The answer.
@@ -59,7 +59,7 @@ pub enum Step {
     /// Install the values of a committed transaction in a backup, where they are newer.
     Apply(RegionId, Body),
     /// All transactions with this object are decided: install the value, if there is one and it is newer, and unlock the object.
-    Release(farm_core::ids::Address, Option<Body>),
+    Release(Address, Option<Body>),
     /// All objects of undecided transactions in this region are locked: it can be used.
     Activate(RegionId),
     /// A transaction of a worker of this machine is decided, and all replicas know.

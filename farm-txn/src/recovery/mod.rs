@@ -23,5 +23,5 @@ mod votes;
 pub use evidence::Evidence;
 pub use findings::{Findings, Found};
 pub use machine::{Recovery, Roles, Unexpected};
-pub use undecided::{Body, Coordinator, Drain, EndedHere, InRegion, Known, Undecided};
+pub use undecided::{Body, Coordinator, Drain, EndedHere, InRegion, Known, LowBounds, Undecided};
 pub use votes::{Decision, Vote};

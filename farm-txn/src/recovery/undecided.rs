@@ -11,6 +11,31 @@ use crate::record::{Kind, Object, Record, RecordError, TxId};
 /// A configuration, and a coordinator of transactions in it.
 pub type Coordinator = (u64, WorkerRef);
 
+/// Low bounds of coordinators: all of their transactions below have ended on all machines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LowBounds(BTreeMap<Coordinator, u64>);
+
+impl LowBounds {
+    /// Adds a low bound. The greatest one of each coordinator counts.
+    pub fn raise(&mut self, coordinator: Coordinator, low: u64) {
+        let known = self.0.entry(coordinator).or_default();
+        *known = low.max(*known);
+    }
+
+    /// Adds all low bounds of others.
+    pub fn raise_all(&mut self, others: Self) {
+        for (coordinator, low) in others.0 {
+            self.raise(coordinator, low);
+        }
+    }
+
+    /// Returns whether a transaction is below the low bound of its coordinator.
+    pub fn have_passed(&self, id: TxId) -> bool {
+        let low = self.0.get(&(id.configuration, id.coordinator));
+        low.is_some_and(|low| id.sequence < *low)
+    }
+}
+
 /// The body of a LOCK or COMMIT-BACKUP record: the values that a transaction writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Body(Arc<[u8]>);
@@ -106,7 +131,7 @@ pub struct EndedHere {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Undecided {
     txs: BTreeMap<TxId, Known>,
-    low: BTreeMap<Coordinator, u64>,
+    low: LowBounds,
 }
 
 /// Gathers what the logs of a machine say, when nobody writes or reads them any more.
@@ -145,8 +170,7 @@ impl Drain {
 
     /// Adds a low bound that this machine knows.
     pub fn add_low(&mut self, coordinator: Coordinator, low: u64) {
-        let known = self.0.low.entry(coordinator).or_default();
-        *known = low.max(*known);
+        self.0.low.raise(coordinator, low);
     }
 
     /// Ends the drain. Returns what this machine knows of undecided transactions, also from `earlier` drains and recoveries; and those
@@ -156,18 +180,11 @@ impl Drain {
     /// decided.
     pub fn finish(self, earlier: Undecided) -> (Undecided, Vec<EndedHere>) {
         let Undecided { txs, low } = self.0;
-        let is_open = |id: &TxId| {
-            let low = low.get(&(id.configuration, id.coordinator));
-            low.is_none_or(|low| id.sequence >= *low)
-        };
-        let (open, ended): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            txs.into_iter().partition(|(id, _)| is_open(id));
+        let (ended, open): (BTreeMap<_, _>, BTreeMap<_, _>) =
+            txs.into_iter().partition(|(id, _)| low.have_passed(*id));
         let mut all = earlier;
         all.txs.extend(open);
-        for (of, low) in low {
-            let known = all.low.entry(of).or_default();
-            *known = low.max(*known);
-        }
+        all.low.raise_all(low);
         let ended = ended.into_iter().map(|(id, known)| EndedHere {
             id,
             committed: !known.of.values().any(|one| one.evidence.has(Kind::Abort)),
@@ -195,7 +212,7 @@ impl Undecided {
     }
 
     /// Returns the low bounds that this machine knows.
-    pub fn low(&self) -> &BTreeMap<Coordinator, u64> {
+    pub fn low(&self) -> &LowBounds {
         &self.low
     }
 

@@ -29,10 +29,8 @@ impl Vote {
     pub fn of(evidence: Evidence, truncated: bool) -> Self {
         let has = |kind| evidence.has(kind);
         match () {
-            () if has(Kind::CommitPrimary) || Evidence::COMMITTED.is_in(evidence) => {
-                Vote::CommitPrimary
-            }
-            () if has(Kind::Abort) || Evidence::ABORTED.is_in(evidence) => Vote::Abort,
+            () if has(Kind::CommitPrimary) => Vote::CommitPrimary,
+            () if has(Kind::Abort) => Vote::Abort,
             () if has(Kind::CommitBackup) => Vote::CommitBackup,
             () if has(Kind::Lock) => Vote::Lock,
             () if truncated && !mutants::is_on("truncated transaction is unknown") => {

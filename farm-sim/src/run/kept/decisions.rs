@@ -75,7 +75,7 @@ fn check_loss(kept: &Kept, loss: &Loss<'_>) -> Result<BTreeSet<TxId>, String> {
             kept.findings
                 .evidence(id, &loss.replicas(region), &loss.lost)
         };
-        // Nobody recovers a transaction whose values are lost everywhere, or were freed because it has ended.
+        // A transaction without values on any machine is not recovered: they are lost, or were freed after it had ended.
         if !found.regions().any(|region| evidence(region).has_body()) {
             continue;
         }

@@ -23,7 +23,7 @@ use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write}
 use farm_core::region::map::Replicas;
 use farm_core::ring::{KeptRecords, RecordIntegrity};
 use farm_txn::record::{FIXED_CONFIGURATION, Kind, Record, RecordError, TxId};
-use farm_txn::recovery::{Drain, Evidence, Findings, Found};
+use farm_txn::recovery::{Drain, EndedHere, Evidence, Findings, Found, Undecided};
 
 use crate::cluster::{Cluster, Copies, KeptLog};
 
@@ -53,7 +53,7 @@ impl Loss<'_> {
 struct Kept {
     findings: Findings,
     /// What each machine drains from its logs.
-    drains: BTreeMap<MachineId, Drain>,
+    drained: BTreeMap<MachineId, (Undecided, Vec<EndedHere>)>,
     /// The transactions of the records of a machine that give an object a version.
     versions: BTreeMap<Place, BTreeMap<u64, Vec<TxId>>>,
     /// The objects of each transaction, with the versions that it gives them.
@@ -67,26 +67,35 @@ impl Kept {
     fn read(cluster: &Cluster, integrity: RecordIntegrity) -> Result<Self, String> {
         let mut kept = Self {
             findings: Findings::default(),
-            drains: BTreeMap::new(),
+            drained: BTreeMap::new(),
             versions: BTreeMap::new(),
             objects: BTreeMap::new(),
             committed: BTreeSet::new(),
             records: 0,
         };
+        let mut drains = BTreeMap::new();
         for log in cluster.kept_logs() {
-            kept.add(&log, integrity).map_err(|why| {
+            kept.add(&log, integrity, &mut drains).map_err(|why| {
                 let (writer, machine) = (log.writer, log.machine);
                 format!("the log of {writer} on {machine} cannot be read after a kill: {why}")
             })?;
         }
+        let drained = drains.into_iter();
+        let drained = drained.map(|(machine, drain)| (machine, drain.finish(Undecided::default())));
+        kept.drained = drained.collect();
         Ok(kept)
     }
 
-    fn add(&mut self, log: &KeptLog, integrity: RecordIntegrity) -> Result<(), String> {
+    fn add(
+        &mut self,
+        log: &KeptLog,
+        integrity: RecordIntegrity,
+        drains: &mut BTreeMap<MachineId, Drain>,
+    ) -> Result<(), String> {
         let (machine, low) = (log.machine, log.state.note());
         self.findings
-            .add_low(machine, FIXED_CONFIGURATION, log.writer, low);
-        let drain = self.drains.entry(machine).or_default();
+            .add_low(machine, (FIXED_CONFIGURATION, log.writer), low);
+        let drain = drains.entry(machine).or_default();
         drain.add_low((FIXED_CONFIGURATION, log.writer), low);
         let mut records = KeptRecords::new(log.log.clone(), &log.state, integrity)
             .map_err(|error| error.to_string())?;
@@ -101,7 +110,6 @@ impl Kept {
             self.records += 1;
             let added = self.findings.add(machine, id, &record);
             added.map_err(|error| error.to_string())?;
-            let drain = self.drains.entry(machine).or_default();
             let drained = drain.add(id, &record, found.body);
             drained.map_err(|error| error.to_string())?;
             if Evidence::of(record.kind).has_body() {

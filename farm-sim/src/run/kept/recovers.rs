@@ -71,8 +71,7 @@ pub(super) fn check(
     };
     let mut known = BTreeMap::new();
     for me in &members {
-        let drain = kept.drains.get(me).cloned().unwrap_or_default();
-        let (undecided, ended) = drain.finish(Undecided::default());
+        let (undecided, ended) = kept.drained.get(me).cloned().unwrap_or_default();
         for one in ended.iter().filter(|one| one.committed) {
             for (region, body) in &one.of {
                 this.apply_all(*me, body.objects_in(*region));

@@ -9,7 +9,7 @@ use farm_core::{marks, mutants};
 use super::{Recovery, Unexpected};
 use crate::record::TxId;
 use crate::recovery::message::{Found, Message, Step};
-use crate::recovery::undecided::{Body, Coordinator, InRegion};
+use crate::recovery::undecided::{Body, InRegion, LowBounds};
 use crate::recovery::{Decision, Evidence, Vote};
 
 /// A transaction in a region of which this machine is the primary.
@@ -44,13 +44,10 @@ impl Recovery {
         &mut self,
         from: MachineId,
         found: Vec<Found>,
-        low: &[(Coordinator, u64)],
+        low: LowBounds,
         out: &mut Vec<Step>,
     ) {
-        for (of, low) in low {
-            let known = self.low.entry(*of).or_default();
-            *known = (*low).max(*known);
-        }
+        self.low.raise_all(low);
         for one in found {
             let reported = self.reported.entry(one.id).or_default();
             reported.regions.extend(one.regions);
@@ -214,11 +211,10 @@ impl Recovery {
     }
 
     fn vote(&self, (id, region): (TxId, RegionId)) -> Vote {
-        let low = self.low.get(&(id.configuration, id.coordinator));
-        let truncated = low.is_some_and(|low| id.sequence < *low);
         let reported = self.reported.get(&id);
         let voting = reported.and_then(|reported| reported.here.get(&region));
-        Vote::of(voting.map_or(Evidence::NONE, |one| one.evidence), truncated)
+        let evidence = voting.map_or(Evidence::NONE, |one| one.evidence);
+        Vote::of(evidence, self.low.have_passed(id))
     }
 
     fn send_vote(&self, (id, region): (TxId, RegionId), out: &mut Vec<Step>) {
