@@ -143,6 +143,8 @@ pub const ALL: &[&str] = &[
     "worker: machine linked",
     "worker: parked",
     "worker: woken",
+    "recovery: a message of a later configuration waits",
+    "recovery: a message of an earlier configuration",
     "recovery: a region votes abort",
     "recovery: a region votes commit-backup",
     "recovery: a region votes commit-primary",

@@ -10,8 +10,8 @@
 //! 3. The machine of a transaction's coordinator, or one that stands in for it, decides by the votes of all regions. It tells all
 //!    backups, and when they know, all primaries. A primary unlocks an object when all transactions with it are decided.
 //!
-//! If another machine is lost meanwhile, all begin again in the next configuration, with what they [know](Recovery::into_undecided) by
-//! then.
+//! If another machine is lost meanwhile, all begin again in the [next](Recovery::next) configuration, with what they know by then.
+//! They do not begin at the same moment.
 
 mod decider;
 mod primary;
@@ -19,8 +19,8 @@ mod primary;
 use std::collections::{BTreeMap, BTreeSet};
 
 use farm_core::ids::{Address, MachineId, RegionId};
-use farm_core::mutants;
 use farm_core::region::map::Replicas;
+use farm_core::{marks, mutants};
 
 use super::message::{Found, Message, Step, To};
 use super::undecided::{InRegion, LowBounds, Undecided};
@@ -32,6 +32,10 @@ use primary::{Held, Reported};
 /// The members of a configuration and the replicas of all regions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles {
+    /// The configuration. Transactions of earlier ones are recovered.
+    pub configuration: u64,
+    /// All transactions of configurations below are decided, and applied on all replicas.
+    pub recovered: u64,
     /// This machine.
     pub me: MachineId,
     /// All machines, in ascending order.
@@ -43,6 +47,11 @@ pub struct Roles {
 impl Roles {
     fn is_primary(&self, region: RegionId) -> bool {
         self.primary(region) == Some(self.me)
+    }
+
+    /// Returns whether the configuration has all of these regions.
+    fn has_all(&self, mut regions: impl Iterator<Item = RegionId>) -> bool {
+        regions.all(|region| self.regions.contains_key(&region))
     }
 
     fn primary(&self, region: RegionId) -> Option<MachineId> {
@@ -77,12 +86,28 @@ impl Roles {
     }
 }
 
-/// A message that no machine sends which follows the protocol.
+/// Why recovery cannot go on: no machine sends or keeps this which follows the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a message of recovery is not expected: {what} of transaction {} of {}", id.sequence, id.coordinator)]
+#[error("recovery cannot go on, because of what {from} has sent or kept{}: {what}", about(*id))]
 pub struct Unexpected {
+    from: MachineId,
     what: &'static str,
-    id: TxId,
+    id: Option<TxId>,
+}
+
+fn about(id: Option<TxId>) -> String {
+    id.map_or_else(String::new, |id| {
+        let (sequence, coordinator) = (id.sequence, id.coordinator);
+        format!(" about transaction {sequence} of {coordinator}")
+    })
+}
+
+/// What is wrong with a message, if something is. It has had no effect then.
+type Checked = Result<(), &'static str>;
+
+/// Returns an error unless the condition holds.
+fn check(holds: bool, what: &'static str) -> Checked {
+    holds.then_some(()).ok_or(what)
 }
 
 /// The recovery of one machine.
@@ -91,6 +116,8 @@ pub struct Recovery {
     roles: Roles,
     /// What this machine knows.
     known: Undecided,
+    /// Messages of configurations that this machine has not begun.
+    early: Vec<(MachineId, u64, Message)>,
     /// Machines that have reported what they have found.
     reported_by: BTreeSet<MachineId>,
     low: LowBounds,
@@ -99,7 +126,7 @@ pub struct Recovery {
     fetching: BTreeMap<RegionId, usize>,
     held: BTreeMap<Address, Held>,
     deciding: BTreeMap<TxId, Deciding>,
-    /// Number of [`Voting`]s that are not decided.
+    /// Number of [`Voting`](primary::Voting)s that are not decided.
     undecided: usize,
     /// Transactions of workers of this machine that it knew when recovery began, and that are not decided.
     own: BTreeSet<TxId>,
@@ -108,9 +135,28 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Begins the recovery of a machine, from what it knows of all transactions of earlier configurations. The first steps are added to
+    /// Begins the recovery of a machine, from what it knows of transactions of earlier configurations. The first steps are added to
     /// `out`.
-    pub fn begin(roles: Roles, known: Undecided, out: &mut Vec<Step>) -> Self {
+    ///
+    /// # Errors
+    /// [`Unexpected`] if it knows a transaction that wrote a region which the configuration does not have.
+    pub fn begin(
+        roles: Roles,
+        mut known: Undecided,
+        out: &mut Vec<Step>,
+    ) -> Result<Self, Unexpected> {
+        match mutants::is_on("evidence dropped early") {
+            true => known.forget_below(roles.configuration - 1),
+            false => known.forget_below(roles.recovered),
+        }
+        for (id, known) in known.all() {
+            let has_all = roles.has_all(known.regions.iter().copied());
+            check(has_all, UNKNOWN_REGION).map_err(|what| Unexpected {
+                from: roles.me,
+                what,
+                id: Some(id),
+            })?;
+        }
         for to in &roles.members {
             let is_its = |region: &RegionId| roles.primary(*region) == Some(*to);
             let all = known.all();
@@ -132,10 +178,11 @@ impl Recovery {
         let own = own
             .filter(|id| id.coordinator.machine == roles.me)
             .collect();
-        Self {
+        Ok(Self {
             roles,
             own,
             known,
+            early: Vec::new(),
             reported_by: BTreeSet::new(),
             low: LowBounds::default(),
             reported: BTreeMap::new(),
@@ -144,83 +191,149 @@ impl Recovery {
             deciding: BTreeMap::new(),
             undecided: 0,
             recovered: false,
-        }
+        })
     }
 
-    /// Returns what this machine knows now, for the recovery in the next configuration.
-    pub fn into_undecided(self) -> Undecided {
-        self.known
-    }
-
-    /// Handles a message from a machine of the same configuration, and adds the next steps to `out`.
+    /// Begins again in a later configuration. `gather` gets what this machine knows by now, and adds what it has found since: in its
+    /// logs, and of its own workers' transactions.
     ///
     /// # Errors
-    /// [`Unexpected`]: the sender does not follow the protocol. What this machine knows may now be wrong: it must stop. The caller must
-    /// not pass messages of other configurations, or of machines that are no members.
+    /// [`Unexpected`], as [`Recovery::begin`] and [`Recovery::on_message`].
+    pub fn next(
+        self,
+        roles: Roles,
+        gather: impl FnOnce(Undecided) -> Undecided,
+        out: &mut Vec<Step>,
+    ) -> Result<Self, Unexpected> {
+        let mut next = Self::begin(roles, gather(self.known), out)?;
+        for (from, configuration, message) in self.early {
+            next.on_message(from, configuration, message, out)?;
+        }
+        Ok(next)
+    }
+
+    /// Returns the configuration that this machine has begun.
+    pub fn configuration(&self) -> u64 {
+        self.roles.configuration
+    }
+
+    /// Returns what this machine knows now.
+    pub fn known(&self) -> &Undecided {
+        &self.known
+    }
+
+    /// All machines have recovered in this configuration: what was decided need not be known any more.
+    pub fn forget(&mut self) {
+        self.known.forget_below(self.roles.configuration);
+        self.reported.clear();
+        self.deciding.clear();
+        self.low = LowBounds::default();
+    }
+
+    /// Handles a message of a configuration, and adds the next steps to `out`. Messages of earlier configurations have no effect,
+    /// and those of later ones wait until this machine [begins](Recovery::next) the configuration.
+    ///
+    /// # Errors
+    /// [`Unexpected`]: the sender does not follow the protocol. The message has had no effect.
     pub fn on_message(
         &mut self,
         from: MachineId,
+        configuration: u64,
         message: Message,
         out: &mut Vec<Step>,
     ) -> Result<(), Unexpected> {
+        let is_any = mutants::is_on("messages of other configurations count");
+        if configuration > self.roles.configuration && !is_any {
+            marks::mark("recovery: a message of a later configuration waits");
+            self.early.push((from, configuration, message));
+            return Ok(());
+        }
+        if configuration < self.roles.configuration && !is_any {
+            marks::mark("recovery: a message of an earlier configuration");
+            return Ok(());
+        }
+        let id = message.id();
+        let handled = self.handle(from, message, out);
+        handled.map_err(|what| Unexpected { from, what, id })
+    }
+
+    fn handle(&mut self, from: MachineId, message: Message, out: &mut Vec<Step>) -> Checked {
+        check(
+            self.roles.members.contains(&from),
+            "the sender is not a member of the configuration",
+        )?;
         match message {
             Message::Found(found, low) => self.on_found(from, found, low, out),
-            Message::Fetch(id, region) => self.on_fetch(from, (id, region), out)?,
-            Message::Fetched(id, region, body) => self.on_fetched((id, region), body, out)?,
+            Message::Fetch(id, region) => self.on_fetch(from, (id, region), out),
+            Message::Fetched(id, region, body) => self.on_fetched(from, (id, region), body, out),
             Message::Replicate(id, region, vote, body) => {
+                let is_backup = self.roles.backups(region).contains(&self.roles.me);
+                let is_of_primary = self.roles.primary(region) == Some(from);
+                check(is_backup && is_of_primary, "a vote for another backup")?;
+                check(self.roles.has_all(body.regions()), UNKNOWN_REGION)?;
                 let told = InRegion {
                     evidence: Evidence::of_vote(carried(vote)),
                     body: Some(body),
                 };
                 self.known.tell(id, region, told);
                 out.push(Step::Send(from, Message::Replicated(id, region)));
+                Ok(())
             }
-            Message::Replicated(id, region) => self.on_replicated((id, region), out)?,
+            Message::Replicated(id, region) => self.on_replicated(from, (id, region), out),
             Message::Vote(id, region, vote, regions) => {
-                self.on_vote((id, region), vote, &regions, out)?;
+                self.on_vote(from, (id, region), vote, regions, out)
             }
             Message::Decide(id, to, decision, regions) => {
-                self.on_decide(id, to, decision, &regions, out)?;
-                out.push(Step::Send(from, Message::Decided(id, to)));
+                self.on_decide(from, (id, to), decision, &regions, out)
             }
-            Message::Decided(id, to) => self.on_decided(from, (id, to), out)?,
+            Message::Decided(id, to) => self.on_decided(from, (id, to), out),
         }
-        Ok(())
     }
 
     fn on_decide(
         &mut self,
-        id: TxId,
-        to: To,
+        from: MachineId,
+        (id, to): (TxId, To),
         decision: Decision,
         regions: &BTreeSet<RegionId>,
         out: &mut Vec<Step>,
-    ) -> Result<(), Unexpected> {
-        for region in regions {
-            let is_for_us = match to {
-                To::Backups => self.roles.backups(*region).contains(&self.roles.me),
-                To::Primaries => self.roles.is_primary(*region),
-            };
-            if !is_for_us {
-                continue;
-            }
+    ) -> Checked {
+        check(
+            self.roles.decider(id) == from,
+            "a decision of a machine that does not decide it",
+        )?;
+        check(self.roles.has_all(regions.iter().copied()), UNKNOWN_REGION)?;
+        let is_for_us = |region: &&RegionId| match to {
+            To::Backups => self.roles.backups(**region).contains(&self.roles.me),
+            To::Primaries => self.roles.is_primary(**region),
+        };
+        let for_us: Vec<RegionId> = regions.iter().filter(is_for_us).copied().collect();
+        if to == To::Primaries {
+            let waits = |region: &RegionId| self.waits_for_decision((id, *region));
+            check(
+                for_us.iter().all(waits),
+                "a decision about a region that has not voted, or was told",
+            )?;
+        }
+        for region in for_us {
             self.known.add_tx(id, regions.iter().copied());
             let told = InRegion {
                 evidence: Evidence::of_decision(decision),
                 body: None,
             };
-            self.known.tell(id, *region, told);
+            self.known.tell(id, region, told);
             match to {
                 To::Backups => {
-                    let known = self.known.in_region(id, *region);
+                    let known = self.known.in_region(id, region);
                     let body = known.and_then(|known| known.body.clone());
                     if let Some(body) = body.filter(|_| decision == Decision::Commit) {
-                        out.push(Step::Apply(*region, body));
+                        out.push(Step::Apply(region, body));
                     }
                 }
-                To::Primaries => self.end((id, *region), decision, out)?,
+                To::Primaries => self.end((id, region), decision, out),
             }
         }
+        out.push(Step::Send(from, Message::Decided(id, to)));
         self.end_if_recovered(out);
         Ok(())
     }
@@ -233,6 +346,8 @@ impl Recovery {
         }
     }
 }
+
+const UNKNOWN_REGION: &str = "a region that the configuration does not have";
 
 /// Returns the vote that a backup stores. Only deliberate bugs make it another one than that which the primary sent.
 fn carried(vote: Vote) -> Vote {

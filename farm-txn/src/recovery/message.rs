@@ -28,7 +28,7 @@ pub enum To {
     Primaries,
 }
 
-/// A message of recovery, in the configuration of both machines. Messages between two machines arrive in order.
+/// A message of recovery. It belongs to a configuration, which is sent with it. Messages between two machines arrive in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
     /// From each machine to each: what it has found, and its low bounds. There is one such message.
@@ -49,6 +49,22 @@ pub enum Message {
     Decided(TxId, To),
 }
 
+impl Message {
+    /// Returns the transaction that the message is about, if it is about one.
+    pub fn id(&self) -> Option<TxId> {
+        match self {
+            Self::Found(..) => None,
+            Self::Fetch(id, _)
+            | Self::Fetched(id, ..)
+            | Self::Replicate(id, ..)
+            | Self::Replicated(id, _)
+            | Self::Vote(id, ..)
+            | Self::Decide(id, ..)
+            | Self::Decided(id, _) => Some(*id),
+        }
+    }
+}
+
 /// What recovery has to be done next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -56,10 +72,12 @@ pub enum Step {
     Send(MachineId, Message),
     /// Lock the objects of a transaction in a region of which this machine is the primary, at whatever version they have.
     Lock(RegionId, Body),
-    /// Install the values of a committed transaction in a backup, where they are newer.
+    /// Install the values of a committed transaction in a backup, where they are newer, and the words of new blocks.
     Apply(RegionId, Body),
-    /// All transactions with this object are decided: install the value, if there is one and it is newer, and unlock the object.
-    Release(Address, Option<Body>),
+    /// All transactions with this object are decided: install the values of those that commit, oldest first, where they are newer, and
+    /// the words of new blocks; then unlock the object. If it is not allocated afterwards, its slot is free: a transaction that
+    /// aborts may have reserved it.
+    Release(Address, Vec<Body>),
     /// All objects of undecided transactions in this region are locked: it can be used.
     Activate(RegionId),
     /// A transaction of a worker of this machine is decided, and all replicas know.

@@ -3,6 +3,7 @@
 mod commits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
 
 use farm_core::ids::{Address, MachineId, RegionId};
 use farm_core::object::Version;
@@ -14,102 +15,168 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::message::{Message, Step};
 use super::*;
 use crate::record::{Effect, Object, TxId};
-use commits::{Commits, Outcome};
+use commits::{BLOCK, Commits, Outcome, Tx};
 
 /// An object of one replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Cell {
     version: u64,
     value: u64,
+    /// The word of the block, if a record of the object had it.
+    block: u64,
     locked: bool,
 }
 
 impl Cell {
-    /// Installs the value of a transaction, if it is newer.
+    /// Installs the value of a transaction, if it is newer, and the word of a new block.
     fn apply(&mut self, object: &Object<'_>) {
         let version = object.version.next().get();
         if self.version < version {
             self.version = version;
-            self.value = u64::from_le_bytes(object.payload.try_into().unwrap());
+            self.value = object.incarnation.count();
+        }
+        if object.block != 0 {
+            self.block = object.block;
         }
     }
 }
 
 /// Number of runs.
-const SEEDS: u64 = 20_000;
+const SEEDS: u64 = 8_000;
 
 type Copies = BTreeMap<Address, Cell>;
+type Regions = BTreeMap<RegionId, Replicas>;
+
+/// Installs what a record says of adjacent objects.
+fn apply(copies: &mut Copies, object: &Object<'_>) {
+    for address in object.addresses() {
+        // The word is about the block of the first one.
+        let block = match address == object.address {
+            true => object.block,
+            false => 0,
+        };
+        let one = Object { block, ..*object };
+        copies.get_mut(&address).unwrap().apply(&one);
+    }
+}
 
 /// A machine in recovery.
 struct Node {
     copies: Copies,
-    recovery: Recovery,
+    /// `None` until it begins recovery for the first time.
+    recovery: Option<Recovery>,
+    /// Whether there is a configuration that it has not begun.
+    begins: bool,
+    /// The commits that have ended, and of which it has not drained its logs.
+    undrained: Option<Rc<Commits>>,
     active: BTreeSet<RegionId>,
     recovered: bool,
     outcomes: BTreeSet<TxId>,
 }
 
+impl Node {
+    fn new() -> Self {
+        Self {
+            copies: Copies::new(),
+            recovery: None,
+            begins: false,
+            undrained: None,
+            active: BTreeSet::new(),
+            recovered: false,
+            outcomes: BTreeSet::new(),
+        }
+    }
+}
+
 /// A cluster in recovery.
 struct Recovering {
     rng: Xoshiro256PlusPlus,
-    regions: BTreeMap<RegionId, Replicas>,
+    configuration: u64,
+    /// The configuration of which all machines have said that they have recovered.
+    forgotten: u64,
+    regions: Regions,
     nodes: BTreeMap<MachineId, Node>,
-    flying: BTreeMap<(MachineId, MachineId), VecDeque<Message>>,
+    /// Messages with their configurations.
+    flying: BTreeMap<(MachineId, MachineId), VecDeque<(u64, Message)>>,
     decided: BTreeMap<TxId, Decision>,
 }
 
-/// What a machine has when recovery begins.
-type Left = BTreeMap<MachineId, (Copies, Undecided)>;
-
 impl Recovering {
-    /// Begins recovery on the machines that are left. A random replica of each region is its primary.
-    fn begin(
-        mut rng: Xoshiro256PlusPlus,
-        before: &BTreeMap<RegionId, Replicas>,
-        left: Left,
-        decided: BTreeMap<TxId, Decision>,
-    ) -> Self {
-        let members: Vec<MachineId> = left.keys().copied().collect();
-        let regions = before.iter().map(|(region, replicas)| {
-            let all = replicas.all().iter().copied();
-            let mut all: Vec<_> = all.filter(|one| members.contains(one)).collect();
-            all.shuffle(&mut rng);
-            let replicas = Replicas::new(all).expect("each region has a replica that is left");
-            (*region, replicas)
-        });
-        let regions: BTreeMap<_, _> = regions.collect();
-        let mut this = Self {
+    fn new(rng: Xoshiro256PlusPlus, commits: &Commits) -> Self {
+        let nodes = commits.machines();
+        let nodes = nodes.map(|machine| (machine, Node::new()));
+        Self {
             rng,
-            regions: regions.clone(),
-            nodes: BTreeMap::new(),
+            configuration: 1,
+            forgotten: 1,
+            regions: commits.regions.clone(),
+            nodes: nodes.collect(),
             flying: BTreeMap::new(),
-            decided,
-        };
-        for (me, (mut copies, known)) in left {
-            // Recovery locks again what records name, on the primaries.
-            copies.values_mut().for_each(|cell| cell.locked = false);
-            let roles = Roles {
-                me,
-                members: members.clone(),
-                regions: regions.clone(),
-            };
-            let mut steps = Vec::new();
-            let recovery = Recovery::begin(roles, known, &mut steps);
-            let node = Node {
-                copies,
-                recovery,
-                active: BTreeSet::new(),
-                recovered: false,
-                outcomes: BTreeSet::new(),
-            };
-            this.nodes.insert(me, node);
-            this.perform(me, steps);
+            decided: BTreeMap::new(),
         }
-        this
+    }
+
+    /// Ends this configuration, in which the commits were made, if there are some. `lost` are machines whose memory is lost. A random
+    /// replica of each region is its next primary. Machines begin the next configuration one by one, meanwhile messages of this one
+    /// arrive.
+    fn next(&mut self, lost: &BTreeSet<MachineId>, commits: Option<Rc<Commits>>) {
+        self.configuration += 1;
+        self.nodes.retain(|machine, _| !lost.contains(machine));
+        self.flying
+            .retain(|(from, to), _| !lost.contains(from) && !lost.contains(to));
+        for replicas in self.regions.values_mut() {
+            let all = replicas.all().iter().copied();
+            let mut all: Vec<_> = all.filter(|one| !lost.contains(one)).collect();
+            all.shuffle(&mut self.rng);
+            *replicas = Replicas::new(all).expect("each region has a replica that is left");
+        }
+        for node in self.nodes.values_mut() {
+            node.begins = true;
+            if commits.is_some() {
+                node.undrained = commits.clone();
+            }
+        }
+    }
+
+    /// Lets a machine begin the configuration.
+    fn begin(&mut self, me: MachineId) {
+        let roles = Roles {
+            configuration: self.configuration,
+            recovered: self.forgotten,
+            me,
+            members: self.nodes.keys().copied().collect(),
+            regions: self.regions.clone(),
+        };
+        let node = self.nodes.get_mut(&me).unwrap();
+        // Recovery locks again what records name, on the primaries.
+        node.copies
+            .values_mut()
+            .for_each(|cell| cell.locked = false);
+        node.active.clear();
+        node.recovered = false;
+        node.begins = false;
+        let undrained = node.undrained.take();
+        let copies = &mut node.copies;
+        let gather = |earlier| {
+            let Some(commits) = undrained else {
+                return earlier;
+            };
+            let (drained, known) = commits.drain(me, earlier);
+            *copies = drained;
+            known
+        };
+        let mut steps = Vec::new();
+        let recovery = match node.recovery.take() {
+            None => Recovery::begin(roles, gather(Undecided::default()), &mut steps),
+            Some(before) => before.next(roles, gather, &mut steps),
+        };
+        node.recovery = Some(recovery.unwrap());
+        self.perform(me, steps);
     }
 
     fn perform(&mut self, me: MachineId, steps: Vec<Step>) {
         let node = self.nodes.get_mut(&me).unwrap();
+        let configuration = node.recovery.as_ref().unwrap().configuration();
         for step in steps {
             match step {
                 Step::Send(to, message) => {
@@ -120,67 +187,72 @@ impl Recovering {
                             "two decisions about {id:?}"
                         );
                     }
-                    self.flying.entry((me, to)).or_default().push_back(message);
+                    let link = self.flying.entry((me, to)).or_default();
+                    link.push_back((configuration, message));
                 }
                 Step::Lock(region, body) => {
                     assert!(!node.active.contains(&region), "locked after it was active");
                     for object in body.objects_in(region) {
-                        node.copies.get_mut(&object.address).unwrap().locked = true;
+                        for address in object.addresses() {
+                            node.copies.get_mut(&address).unwrap().locked = true;
+                        }
                     }
                 }
                 Step::Apply(region, body) => {
                     for object in body.objects_in(region) {
-                        node.copies.get_mut(&object.address).unwrap().apply(&object);
+                        apply(&mut node.copies, &object);
                     }
                 }
-                Step::Release(address, body) => {
+                Step::Release(address, bodies) => {
                     let cell = node.copies.get_mut(&address).unwrap();
                     assert!(cell.locked, "{address} is released and was not locked");
                     cell.locked = false;
-                    if let Some(body) = body {
-                        cell.apply(&body.object(address).unwrap());
-                    }
+                    let objects = bodies.iter().map(|body| body.object(address).unwrap());
+                    let objects: Vec<_> = objects.collect();
+                    assert!(objects.is_sorted_by_key(|object| object.version));
+                    objects.iter().for_each(|object| cell.apply(object));
                 }
                 Step::Activate(region) => assert!(node.active.insert(region)),
                 Step::Outcome(id, decision) => {
                     assert_eq!(id.coordinator.machine, me);
                     assert_eq!(self.decided.get(&id), Some(&decision));
-                    assert!(!node.recovered && node.outcomes.insert(id));
+                    assert!(!node.recovered);
+                    node.outcomes.insert(id);
                 }
                 Step::Recovered => assert!(!std::mem::replace(&mut node.recovered, true)),
             }
         }
     }
 
-    /// Delivers a message; returns false if there is none.
+    /// Lets a machine begin, or delivers a message to one; returns false if there is nothing to do.
     fn step(&mut self) -> bool {
-        let waiting = self.flying.iter().filter(|(_, queue)| !queue.is_empty());
-        let Some((from, to)) = waiting.map(|(link, _)| *link).choose(&mut self.rng) else {
-            return false;
-        };
-        let message = self
-            .flying
-            .get_mut(&(from, to))
-            .unwrap()
-            .pop_front()
-            .unwrap();
-        let mut steps = Vec::new();
-        let recovery = &mut self.nodes.get_mut(&to).unwrap().recovery;
-        let told = format!("{message:?}");
-        if let Err(error) = recovery.on_message(from, message, &mut steps) {
-            panic!("{error}: {told}");
+        let waiting = self.nodes.iter().filter(|(_, node)| node.begins);
+        let begins = waiting.map(|(machine, _)| *machine).choose(&mut self.rng);
+        // A machine that has not begun may send messages to one that is lost.
+        let is_waiting = |to| self.nodes.get(to).is_some_and(|one| one.recovery.is_some());
+        let links = self.flying.iter();
+        let links = links.filter(|((_, to), queue)| !queue.is_empty() && is_waiting(to));
+        let link = links.map(|(link, _)| *link).choose(&mut self.rng);
+        match (begins, link) {
+            (Some(machine), None) => self.begin(machine),
+            (Some(machine), Some(_)) if self.rng.random_ratio(1, 10) => self.begin(machine),
+            (_, Some(link)) => self.deliver(link),
+            (None, None) => return false,
         }
-        self.perform(to, steps);
         true
     }
 
-    /// Ends this configuration. `lost` are machines whose memory is lost.
-    fn next(self, lost: &BTreeSet<MachineId>) -> Self {
-        let nodes = self.nodes.into_iter();
-        let left = nodes.filter(|(machine, _)| !lost.contains(machine));
-        let left =
-            left.map(|(machine, node)| (machine, (node.copies, node.recovery.into_undecided())));
-        Self::begin(self.rng, &self.regions, left.collect(), self.decided)
+    fn deliver(&mut self, (from, to): (MachineId, MachineId)) {
+        let queue = self.flying.get_mut(&(from, to)).unwrap();
+        let (configuration, message) = queue.pop_front().unwrap();
+        let mut steps = Vec::new();
+        let node = self.nodes.get_mut(&to).unwrap();
+        let recovery = node.recovery.as_mut().unwrap();
+        let told = format!("{message:?}");
+        if let Err(error) = recovery.on_message(from, configuration, message, &mut steps) {
+            panic!("{error}: {told}");
+        }
+        self.perform(to, steps);
     }
 
     /// Returns machines that may be lost together: each region keeps a replica.
@@ -203,8 +275,26 @@ impl Recovering {
         }
     }
 
+    /// Lets all machines know that all have recovered, and forget what they knew.
+    fn forget(&mut self) {
+        self.forgotten = self.configuration;
+        for node in self.nodes.values_mut() {
+            let recovery = node.recovery.as_mut().unwrap();
+            recovery.forget();
+            assert_eq!(recovery.known(), &Undecided::default());
+        }
+    }
+
+    /// Makes random commits in this configuration, when all machines have recovered.
+    fn commit(&mut self) -> Commits {
+        let copies = self.nodes.iter();
+        let copies = copies.map(|(machine, node)| (*machine, node.copies.clone()));
+        let regions = self.regions.clone();
+        Commits::after(self.configuration, regions, copies.collect(), &mut self.rng)
+    }
+
     /// Checks what must hold when all have recovered.
-    fn judge(&self, commits: &Commits) {
+    fn judge(&self, txs: &[Tx]) {
         let mut cells: BTreeMap<Address, Cell> = BTreeMap::new();
         for (machine, node) in &self.nodes {
             for (address, cell) in &node.copies {
@@ -217,7 +307,7 @@ impl Recovering {
                 assert_eq!(other, cell, "{address} on {machine}");
             }
         }
-        for tx in commits.all() {
+        for tx in txs {
             let coordinator = self.nodes.get(&tx.id.coordinator.machine);
             let told = coordinator.is_none_or(|node| node.outcomes.contains(&tx.id));
             assert!(
@@ -239,15 +329,20 @@ impl Recovering {
                     !self.nodes.contains_key(&tx.id.coordinator.machine),
                     "{tx:?}"
                 );
-                assert!(tx.writes.iter().all(|one| cells[&one.0].value != tx.value));
+                assert!(tx.writes().all(|one| cells[&one.0].value != tx.value));
                 continue;
             };
-            for (address, version) in &tx.writes {
-                let cell = cells[address];
+            if decision == Decision::Commit {
+                for first in tx.blocks() {
+                    assert_eq!(cells[&first].block, BLOCK, "{tx:?}: no word of its block");
+                }
+            }
+            for (address, version) in tx.writes() {
+                let cell = cells[&address];
                 match decision {
                     Decision::Commit => {
                         assert!(
-                            cell.version > *version,
+                            cell.version > version,
                             "{tx:?} is lost in {address}: {cell:?}"
                         );
                         let is_newest = cell.version == version + 1;
@@ -280,22 +375,35 @@ fn may_lose(
     lost
 }
 
-/// Runs one seed: commits, a loss, and recovery in up to three configurations.
+/// Runs one seed: commits, a loss, and recovery in up to three configurations, with more commits in some of them.
 fn run(seed: u64) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let commits = Commits::random(&mut rng);
-    let lost = may_lose(&mut rng, &commits.regions, commits.machines());
-    let left = commits.left(&lost);
-    let mut recovering = Recovering::begin(rng, &commits.regions, left, BTreeMap::new());
+    let mut recovering = Recovering::new(rng, &commits);
+    let mut txs = commits.all().to_vec();
+    let lost = recovering.may_lose();
+    recovering.next(&lost, Some(Rc::new(commits)));
     for _ in 0..recovering.rng.random_range(0..3) {
-        for _ in 0..recovering.rng.random_range(0..200) {
-            recovering.step();
+        let mut commits = None;
+        if recovering.rng.random() {
+            recovering.run_to_end();
+            recovering.judge(&txs);
+            if recovering.rng.random() {
+                recovering.forget();
+            }
+            let new = recovering.commit();
+            txs.extend_from_slice(new.all());
+            commits = Some(Rc::new(new));
+        } else {
+            for _ in 0..recovering.rng.random_range(0..200) {
+                recovering.step();
+            }
         }
         let lost = recovering.may_lose();
-        recovering = recovering.next(&lost);
+        recovering.next(&lost, commits);
     }
     recovering.run_to_end();
-    recovering.judge(&commits);
+    recovering.judge(&txs);
 }
 
 #[test]
@@ -317,8 +425,11 @@ fn deliberate_bugs_are_found() {
         "active before the locks",
         "backups' bodies not fetched",
         "commit by locks alone",
+        "evidence dropped early",
         "kind 9 votes at most commit-backup",
         "kind 9 votes lock",
+        "messages of other configurations count",
+        "only the newest value is released",
         "truncated transaction is unknown",
         "unlock at first",
         "vote before kind 9",
@@ -339,7 +450,7 @@ fn values_are_found_by_region_and_address() {
         address,
         class: commits::class(),
         version: Version::new(4),
-        incarnation: commits::incarnation(),
+        incarnation: commits::incarnation(1),
         effect,
         block: 0,
         count,

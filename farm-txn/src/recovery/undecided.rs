@@ -29,6 +29,11 @@ impl LowBounds {
         }
     }
 
+    /// Removes the low bounds of earlier configurations than this one.
+    fn forget_below(&mut self, configuration: u64) {
+        self.0.retain(|(of, _), _| *of >= configuration);
+    }
+
     /// Returns whether a transaction is below the low bound of its coordinator.
     pub fn have_passed(&self, id: TxId) -> bool {
         let low = self.0.get(&(id.configuration, id.coordinator));
@@ -204,6 +209,13 @@ impl Undecided {
     pub fn add_tx(&mut self, id: TxId, regions: impl IntoIterator<Item = RegionId>) {
         let known = self.txs.entry(id).or_default();
         known.regions.extend(regions);
+    }
+
+    /// Removes the transactions and low bounds of earlier configurations than this one: all of these transactions are decided, and
+    /// applied on all replicas.
+    pub fn forget_below(&mut self, configuration: u64) {
+        self.txs.retain(|id, _| id.configuration >= configuration);
+        self.low.forget_below(configuration);
     }
 
     /// Returns all transactions.

@@ -136,7 +136,7 @@ fn check_recovery(
     committed: &BTreeSet<TxId>,
 ) -> Result<(), String> {
     let without = || format!("without {:?}: ", loss.lost);
-    let decisions = recovers::check(kept, all, loss).map_err(|why| without() + &why)?;
+    let decisions = recovers::check(kept, all, loss, committed).map_err(|why| without() + &why)?;
     for (id, decision) in decisions {
         let by_rules = match committed.contains(&id) {
             true => Decision::Commit,

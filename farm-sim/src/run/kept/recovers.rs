@@ -9,10 +9,10 @@ use farm_core::marks;
 use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::position;
 use farm_core::region::map::Replicas;
-use farm_txn::record::{Effect, Object, TxId};
+use farm_txn::record::{Effect, FIXED_CONFIGURATION, Object, TxId};
 use farm_txn::recovery::message::{Message, Step};
-use farm_txn::recovery::{Body, Decision, Recovery, Roles, Undecided};
-use rand::seq::IteratorRandom;
+use farm_txn::recovery::{Body, Decision, Recovery, Roles, Unexpected};
+use rand::seq::{IteratorRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -30,14 +30,16 @@ struct Recovering<'a> {
     rng: Xoshiro256PlusPlus,
     copies: &'a [Copies],
     machines: BTreeMap<MachineId, Recovery>,
-    flying: BTreeMap<(MachineId, MachineId), VecDeque<Message>>,
+    /// Messages, with their configurations.
+    flying: BTreeMap<(MachineId, MachineId), VecDeque<(u64, Message)>>,
     installed: BTreeMap<(MachineId, Address), Installed>,
     locked: BTreeSet<(MachineId, Address)>,
     decided: BTreeMap<TxId, Decision>,
-    recovered: usize,
+    recovered: BTreeSet<MachineId>,
 }
 
-/// Recovers, and returns the decisions. In some runs all machines begin again in the middle.
+/// Recovers, and returns the decisions. In some runs all machines begin again in the middle, one after the other. `committed` are the
+/// transactions that recovery must commit.
 ///
 /// # Errors
 /// What is wrong afterwards.
@@ -45,6 +47,7 @@ pub(super) fn check(
     kept: &Kept,
     copies: &[Copies],
     loss: &Loss<'_>,
+    committed: &BTreeSet<TxId>,
 ) -> Result<BTreeMap<TxId, Decision>, String> {
     let regions = loss.regions.iter().map(|(region, replicas)| {
         let left = replicas.all().iter().copied();
@@ -67,7 +70,7 @@ pub(super) fn check(
         installed: BTreeMap::new(),
         locked: BTreeSet::new(),
         decided: BTreeMap::new(),
-        recovered: 0,
+        recovered: BTreeSet::new(),
     };
     let mut known = BTreeMap::new();
     for me in &members {
@@ -79,42 +82,51 @@ pub(super) fn check(
         }
         known.insert(*me, undecided);
     }
-    let roles = |me| Roles {
+    let roles = |me, configuration| Roles {
+        configuration,
+        recovered: FIXED_CONFIGURATION,
         me,
         members: members.iter().copied().collect(),
         regions: regions.clone(),
     };
-    this.begin(known, roles)?;
+    let configuration = FIXED_CONFIGURATION + 1;
+    for (me, known) in known {
+        let mut steps = Vec::new();
+        let begun = Recovery::begin(roles(me, configuration), known, &mut steps);
+        this.begun(me, begun, steps)?;
+    }
     if this.rng.random() {
         for _ in 0..this.rng.random_range(1..100) {
             this.step()?;
         }
         marks::mark("kept: recovery begins again in the middle");
-        let known = std::mem::take(&mut this.machines).into_iter();
-        let known = known.map(|(me, recovery)| (me, recovery.into_undecided()));
-        this.begin(known.collect(), roles)?;
+        let mut machines: Vec<MachineId> = this.machines.keys().copied().collect();
+        machines.shuffle(&mut this.rng);
+        for me in machines {
+            this.step()?;
+            let before = this.machines.remove(&me).expect("the machine recovers");
+            let mut steps = Vec::new();
+            let begun = before.next(roles(me, configuration + 1), |known| known, &mut steps);
+            this.begun(me, begun, steps)?;
+        }
     }
     while this.step()? {}
-    this.check_end(kept, &regions)?;
+    this.check_end(kept, &regions, committed)?;
     Ok(this.decided)
 }
 
 impl Recovering<'_> {
-    fn begin(
+    fn begun(
         &mut self,
-        known: BTreeMap<MachineId, Undecided>,
-        roles: impl Fn(MachineId) -> Roles,
+        me: MachineId,
+        begun: Result<Recovery, Unexpected>,
+        steps: Vec<Step>,
     ) -> Result<(), String> {
-        self.flying.clear();
-        self.locked.clear();
-        self.recovered = 0;
-        for (me, known) in known {
-            let mut steps = Vec::new();
-            let recovery = Recovery::begin(roles(me), known, &mut steps);
-            self.machines.insert(me, recovery);
-            self.perform(me, steps)?;
-        }
-        Ok(())
+        let recovery = begun.map_err(|error| error.to_string())?;
+        self.locked.retain(|(machine, _)| *machine != me);
+        self.recovered.remove(&me);
+        self.machines.insert(me, recovery);
+        self.perform(me, steps)
     }
 
     /// Delivers a message; returns false if there is none.
@@ -127,17 +139,18 @@ impl Recovering<'_> {
             return Ok(false);
         };
         let (from, to) = (*from, *to);
-        let message = queue.pop_front().expect("the queue is not empty");
+        let (configuration, message) = queue.pop_front().expect("the queue is not empty");
         let mut steps = Vec::new();
         let recovery = self.machines.get_mut(&to);
         let recovery = recovery.expect("messages go to machines that are left");
-        let handled = recovery.on_message(from, message, &mut steps);
+        let handled = recovery.on_message(from, configuration, message, &mut steps);
         handled.map_err(|error| error.to_string())?;
         self.perform(to, steps)?;
         Ok(true)
     }
 
     fn perform(&mut self, me: MachineId, steps: Vec<Step>) -> Result<(), String> {
+        let configuration = self.machines[&me].configuration();
         for step in steps {
             match step {
                 Step::Send(to, message) => {
@@ -147,7 +160,8 @@ impl Recovering<'_> {
                             return Err(format!("recovery decides twice about {id:?}"));
                         }
                     }
-                    self.flying.entry((me, to)).or_default().push_back(message);
+                    let link = self.flying.entry((me, to)).or_default();
+                    link.push_back((configuration, message));
                 }
                 Step::Lock(region, body) => {
                     let objects = body.objects_in(region);
@@ -155,26 +169,23 @@ impl Recovering<'_> {
                     self.locked.extend(all.map(|address| (me, address)));
                 }
                 Step::Apply(region, body) => self.apply_all(me, body.objects_in(region)),
-                Step::Release(address, body) => self.release(me, address, body)?,
+                Step::Release(address, bodies) => self.release(me, address, &bodies)?,
                 Step::Activate(_) | Step::Outcome(..) => {}
-                Step::Recovered => self.recovered += 1,
+                Step::Recovered => {
+                    self.recovered.insert(me);
+                }
             }
         }
         Ok(())
     }
 
-    fn release(
-        &mut self,
-        me: MachineId,
-        address: Address,
-        body: Option<Body>,
-    ) -> Result<(), String> {
+    fn release(&mut self, me: MachineId, address: Address, bodies: &[Body]) -> Result<(), String> {
         if !self.locked.remove(&(me, address)) {
             return Err(format!(
                 "recovery unlocks {address} on {me}, which it has not locked"
             ));
         }
-        if let Some(object) = body.as_ref().and_then(|body| body.object(address)) {
+        for object in bodies.iter().filter_map(|body| body.object(address)) {
             self.apply(me, &object, address);
         }
         Ok(())
@@ -232,17 +243,20 @@ impl Recovering<'_> {
         (0..bytes).map(byte).collect()
     }
 
-    fn check_end(&self, kept: &Kept, regions: &BTreeMap<RegionId, Replicas>) -> Result<(), String> {
-        if self.recovered != self.machines.len() {
-            let all = self.machines.len();
-            return Err(format!(
-                "{} of {all} machines have recovered",
-                self.recovered
-            ));
+    fn check_end(
+        &self,
+        kept: &Kept,
+        regions: &BTreeMap<RegionId, Replicas>,
+        committed: &BTreeSet<TxId>,
+    ) -> Result<(), String> {
+        let (recovered, all) = (self.recovered.len(), self.machines.len());
+        if recovered != all {
+            return Err(format!("{recovered} of {all} machines have recovered"));
         }
         if let Some((machine, address)) = self.locked.first() {
             return Err(format!("recovery leaves {address} locked on {machine}"));
         }
+        self.check_values(kept, regions, committed)?;
         let named: BTreeSet<Address> = kept.objects.values().flatten().map(|one| one.0).collect();
         for address in named {
             let Some(replicas) = regions.get(&address.region()) else {
@@ -251,6 +265,37 @@ impl Recovering<'_> {
             let primary = replicas.primary();
             for backup in replicas.backups() {
                 self.check_equal(kept, address, (primary, *backup))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that all replicas have the versions of committed transactions, and that recovery has installed no others.
+    fn check_values(
+        &self,
+        kept: &Kept,
+        regions: &BTreeMap<RegionId, Replicas>,
+        committed: &BTreeSet<TxId>,
+    ) -> Result<(), String> {
+        let of = |id: &TxId| kept.objects.get(id).into_iter().flatten().copied();
+        let written: BTreeSet<(Address, u64)> = committed.iter().flat_map(of).collect();
+        for (address, version) in &written {
+            let replicas = regions.get(&address.region());
+            let mut machines = replicas.iter().flat_map(|one| one.all());
+            let lacks = |machine: &&MachineId| self.version(**machine, *address) < *version;
+            if let Some(machine) = machines.find(lacks) {
+                let about = kept.about(*machine, *address, *version);
+                return Err(format!(
+                    "after recovery {machine} lacks version {version} of {address}, which is committed{about}"
+                ));
+            }
+        }
+        for ((machine, address), Installed { version, .. }) in &self.installed {
+            if !written.contains(&(*address, *version)) {
+                let about = kept.about(*machine, *address, *version);
+                return Err(format!(
+                    "recovery has installed version {version} of {address} on {machine}, and commits no transaction that wrote it{about}"
+                ));
             }
         }
         Ok(())

@@ -6,7 +6,7 @@ use farm_core::ids::{MachineId, RegionId};
 use farm_core::object::Version;
 use farm_core::{marks, mutants};
 
-use super::{Recovery, Unexpected};
+use super::{Checked, Recovery, UNKNOWN_REGION, check};
 use crate::record::TxId;
 use crate::recovery::message::{Found, Message, Step};
 use crate::recovery::undecided::{Body, InRegion, LowBounds};
@@ -20,8 +20,17 @@ pub(super) struct Voting {
     /// A machine that has the values, if this one does not.
     body_at: Option<MachineId>,
     /// Backups that do not have the vote and the values yet.
-    unreplicated: usize,
-    decided: bool,
+    unreplicated: BTreeSet<MachineId>,
+    progress: Progress,
+}
+
+/// How far a region is with a transaction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Progress {
+    #[default]
+    Preparing,
+    Voted,
+    Decided,
 }
 
 /// A transaction that wrote regions of which this machine is the primary.
@@ -35,8 +44,8 @@ pub(super) struct Reported {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Held {
     undecided: usize,
-    /// The newest value of those that have committed.
-    newest: Option<(Version, Body)>,
+    /// The values of those that commit, by their versions.
+    committed: BTreeMap<Version, Body>,
 }
 
 impl Recovery {
@@ -46,7 +55,13 @@ impl Recovery {
         found: Vec<Found>,
         low: LowBounds,
         out: &mut Vec<Step>,
-    ) {
+    ) -> Checked {
+        check(!self.reported_by.contains(&from), "a second report")?;
+        let mut all = found.iter();
+        check(
+            all.all(|one| self.roles.has_all(one.regions.iter().copied())),
+            UNKNOWN_REGION,
+        )?;
         self.low.raise_all(low);
         for one in found {
             let reported = self.reported.entry(one.id).or_default();
@@ -63,6 +78,7 @@ impl Recovery {
         if self.reported_by.len() == self.roles.members.len() {
             self.on_all_found(out);
         }
+        Ok(())
     }
 
     fn on_all_found(&mut self, out: &mut Vec<Step>) {
@@ -108,29 +124,29 @@ impl Recovery {
         from: MachineId,
         (id, region): (TxId, RegionId),
         out: &mut Vec<Step>,
-    ) -> Result<(), Unexpected> {
+    ) -> Checked {
+        let is_primary = self.roles.primary(region) == Some(from);
+        check(is_primary, "a request of a machine that is not the primary")?;
         let known = self.known.in_region(id, region);
         let body = known.and_then(|known| known.body.clone());
-        let what = "request for values that this machine has not reported";
-        let body = body.ok_or(Unexpected { what, id })?;
+        let body = body.ok_or("a request for values that this machine has not reported")?;
         out.push(Step::Send(from, Message::Fetched(id, region, body)));
         Ok(())
     }
 
     pub(super) fn on_fetched(
         &mut self,
+        from: MachineId,
         (id, region): (TxId, RegionId),
         body: Body,
         out: &mut Vec<Step>,
-    ) -> Result<(), Unexpected> {
+    ) -> Checked {
         let what = "values that this machine has not asked for";
-        let voting = self.voting((id, region), what)?;
+        let voting = voting_mut(&mut self.reported, (id, region)).ok_or(what)?;
+        let fetching = self.fetching.get_mut(&region).ok_or(what)?;
+        check(voting.body_at == Some(from) && voting.body.is_none(), what)?;
         // Without a vote the values are no evidence: the next recovery must not find a transaction by them that has ended.
-        if voting.body.replace(body).is_some() {
-            return Err(Unexpected { what, id });
-        }
-        let fetching = self.fetching.get_mut(&region);
-        let fetching = fetching.ok_or(Unexpected { what, id })?;
+        voting.body = Some(body);
         *fetching -= 1;
         if *fetching == 0 {
             self.fetching.remove(&region);
@@ -170,17 +186,15 @@ impl Recovery {
     fn replicate(&mut self, (id, region): (TxId, RegionId), out: &mut Vec<Step>) {
         let vote = self.vote((id, region));
         let backups = self.roles.backups(region);
-        let early = mutants::is_on("vote before kind 9");
-        let mut unreplicated = 0;
-        if let Some(voting) = voting_mut(&mut self.reported, (id, region))
-            && let Some(body) = &voting.body
-        {
+        let Some(voting) = voting_mut(&mut self.reported, (id, region)) else {
+            return;
+        };
+        if let Some(body) = &voting.body {
             for backup in backups {
                 let replicate = Message::Replicate(id, region, vote, body.clone());
                 out.push(Step::Send(*backup, replicate));
             }
-            unreplicated = backups.len();
-            voting.unreplicated = unreplicated;
+            voting.unreplicated = backups.iter().copied().collect();
             // This machine, too, keeps the vote: the one whose records it rests on may be lost.
             let told = InRegion {
                 evidence: Evidence::of_vote(vote),
@@ -190,21 +204,21 @@ impl Recovery {
                 self.known.tell(id, region, told);
             }
         }
-        if unreplicated == 0 || early {
+        if voting.unreplicated.is_empty() || mutants::is_on("vote before kind 9") {
             self.send_vote((id, region), out);
         }
     }
 
     pub(super) fn on_replicated(
         &mut self,
+        from: MachineId,
         (id, region): (TxId, RegionId),
         out: &mut Vec<Step>,
-    ) -> Result<(), Unexpected> {
-        let what = "answer of a backup";
-        let voting = self.voting((id, region), what)?;
-        let left = voting.unreplicated.checked_sub(1);
-        voting.unreplicated = left.ok_or(Unexpected { what, id })?;
-        if voting.unreplicated == 0 && !mutants::is_on("vote before kind 9") {
+    ) -> Checked {
+        let what = "an answer of a backup that was not told a vote";
+        let voting = voting_mut(&mut self.reported, (id, region)).ok_or(what)?;
+        check(voting.unreplicated.remove(&from), what)?;
+        if voting.unreplicated.is_empty() && voting.progress == Progress::Preparing {
             self.send_vote((id, region), out);
         }
         Ok(())
@@ -217,7 +231,7 @@ impl Recovery {
         Vote::of(evidence, self.low.have_passed(id))
     }
 
-    fn send_vote(&self, (id, region): (TxId, RegionId), out: &mut Vec<Step>) {
+    fn send_vote(&mut self, (id, region): (TxId, RegionId), out: &mut Vec<Step>) {
         let vote = self.vote((id, region));
         marks::mark(match vote {
             Vote::CommitPrimary => "recovery: a region votes commit-primary",
@@ -227,35 +241,37 @@ impl Recovery {
             Vote::Truncated => "recovery: a region votes truncated",
             Vote::Unknown => "recovery: a region votes unknown",
         });
-        let regions = self.reported.get(&id).map(|one| one.regions.clone());
-        let vote = Message::Vote(id, region, vote, regions.unwrap_or_default());
+        let Some(reported) = self.reported.get_mut(&id) else {
+            return;
+        };
+        if let Some(voting) = reported.here.get_mut(&region) {
+            voting.progress = Progress::Voted;
+        }
+        let vote = Message::Vote(id, region, vote, reported.regions.clone());
         out.push(Step::Send(self.roles.decider(id), vote));
     }
 
-    fn voting(
-        &mut self,
-        (id, region): (TxId, RegionId),
-        what: &'static str,
-    ) -> Result<&mut Voting, Unexpected> {
-        voting_mut(&mut self.reported, (id, region)).ok_or(Unexpected { what, id })
+    /// Returns whether a region of which this machine is the primary has voted, and was told no decision.
+    pub(super) fn waits_for_decision(&self, (id, region): (TxId, RegionId)) -> bool {
+        let reported = self.reported.get(&id);
+        let voting = reported.and_then(|reported| reported.here.get(&region));
+        voting.is_some_and(|voting| voting.progress == Progress::Voted)
     }
 
-    /// Ends a transaction in a region of which this machine is the primary.
+    /// Ends a transaction in a region of which this machine is the primary, which waits for the decision.
     pub(super) fn end(
         &mut self,
         (id, region): (TxId, RegionId),
         decision: Decision,
         out: &mut Vec<Step>,
-    ) -> Result<(), Unexpected> {
-        let what = "decision about a region that has not voted";
-        let voting = self.voting((id, region), what)?;
-        if std::mem::replace(&mut voting.decided, true) {
-            return Err(Unexpected { what, id });
-        }
-        let body = voting.body.clone();
+    ) {
+        let Some(voting) = voting_mut(&mut self.reported, (id, region)) else {
+            return;
+        };
+        voting.progress = Progress::Decided;
         self.undecided -= 1;
-        let Some(body) = body else {
-            return Ok(());
+        let Some(body) = voting.body.take() else {
+            return;
         };
         let at_first = mutants::is_on("unlock at first");
         for object in body.objects_in(region) {
@@ -265,20 +281,21 @@ impl Recovery {
                     continue;
                 };
                 held.undecided -= 1;
-                let newest = held.newest.as_ref().map(|newest| newest.0);
-                if decision == Decision::Commit && newest.is_none_or(|newest| newest < version) {
-                    held.newest = Some((version, body.clone()));
+                if decision == Decision::Commit {
+                    if mutants::is_on("only the newest value is released") {
+                        held.committed.clear();
+                    }
+                    held.committed.insert(version, body.clone());
                 }
                 if held.undecided == 0 || at_first {
-                    let held = self.held.remove(&address);
-                    let newest = held.and_then(|held| held.newest);
-                    out.push(Step::Release(address, newest.map(|newest| newest.1)));
+                    let held = self.held.remove(&address).unwrap_or_default();
+                    let committed = held.committed.into_values().collect();
+                    out.push(Step::Release(address, committed));
                 } else {
                     marks::mark("recovery: an object of several undecided transactions");
                 }
             }
         }
-        Ok(())
     }
 }
 

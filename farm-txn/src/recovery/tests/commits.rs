@@ -10,18 +10,29 @@ use rand::Rng;
 use rand::seq::{IteratorRandom, SliceRandom};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::{Cell, Copies, Left};
+use super::{Cell, Copies, Regions};
 use crate::record::{self, Effect, Kind, Object, Record, TxId};
 use crate::recovery::{Drain, EndedHere, Undecided};
 
+/// They are adjacent.
 const OBJECTS_PER_REGION: u32 = 2;
+const WORKERS_PER_MACHINE: u16 = 2;
+
+/// The word of a new block that records of new objects have.
+pub(super) const BLOCK: u64 = 77;
 
 pub(super) fn class() -> SizeClass {
     SizeClass::new(0)
 }
 
-pub(super) fn incarnation() -> Incarnation {
-    Incarnation::new(class(), 1)
+/// Returns the incarnation of an object that has a value.
+pub(super) fn incarnation(value: u64) -> Incarnation {
+    Incarnation::new(class(), value)
+}
+
+fn addresses_of(region: RegionId) -> impl Iterator<Item = Address> {
+    let bytes = class().object_bytes() as u32;
+    (1..=OBJECTS_PER_REGION).map(move |at| Address::new(region, at * bytes))
 }
 
 /// Encodes the additions of LOCK behind an empty head.
@@ -50,12 +61,37 @@ enum Step {
     Finished,
 }
 
+/// An object that a transaction writes, or several adjacent ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Write {
+    first: Address,
+    count: u32,
+    /// The version that was read.
+    version: u64,
+    effect: Effect,
+    block: u64,
+}
+
+impl Write {
+    fn object(&self, value: u64) -> Object<'static> {
+        Object {
+            address: self.first,
+            class: class(),
+            version: Version::new(self.version),
+            incarnation: incarnation(value),
+            effect: self.effect,
+            block: self.block,
+            count: self.count,
+            payload: &[],
+        }
+    }
+}
+
 /// A transaction, as its coordinator knows it.
 #[derive(Clone, Debug)]
 pub(super) struct Tx {
     pub(super) id: TxId,
-    /// The objects, and the versions that were read.
-    pub(super) writes: Vec<(Address, u64)>,
+    pub(super) objects: Vec<Write>,
     /// The value that it writes everywhere; no other transaction writes it.
     pub(super) value: u64,
     /// What was reported.
@@ -66,6 +102,20 @@ pub(super) struct Tx {
 }
 
 impl Tx {
+    /// Returns the addresses that it writes, with the versions that it read.
+    pub(super) fn writes(&self) -> impl Iterator<Item = (Address, u64)> + '_ {
+        self.objects.iter().flat_map(|one| {
+            let addresses = one.object(0).addresses();
+            addresses.map(|address| (address, one.version))
+        })
+    }
+
+    /// Returns the first addresses of new objects whose records have the word of their block.
+    pub(super) fn blocks(&self) -> impl Iterator<Item = Address> + '_ {
+        let new = self.objects.iter().filter(|one| one.block != 0);
+        new.map(|one| one.first)
+    }
+
     pub(super) fn is_finished(&self) -> bool {
         self.step == Step::Finished
     }
@@ -85,45 +135,65 @@ struct Machine {
     /// The objects that a transaction has locked.
     locks: BTreeMap<Address, usize>,
     /// The records of each coordinator that are not freed.
-    logs: BTreeMap<MachineId, Vec<Written>>,
-    low: BTreeMap<MachineId, u64>,
+    logs: BTreeMap<WorkerRef, Vec<Written>>,
+    low: BTreeMap<WorkerRef, u64>,
 }
 
+/// The commits of one configuration.
 pub(super) struct Commits {
-    pub(super) regions: BTreeMap<RegionId, Replicas>,
+    configuration: u64,
+    /// Added to the number of a transaction: no two transactions of any configuration write the same value.
+    first_value: u64,
+    pub(super) regions: Regions,
     machines: BTreeMap<MachineId, Machine>,
     txs: Vec<Tx>,
-    flying: BTreeMap<(MachineId, MachineId), VecDeque<Written>>,
+    flying: BTreeMap<(WorkerRef, MachineId), VecDeque<Written>>,
 }
 
 impl Commits {
-    /// Runs random steps of random commits.
+    /// Runs random steps of random commits of a new cluster.
     pub(super) fn random(rng: &mut Xoshiro256PlusPlus) -> Self {
         let count = rng.random_range(2..6);
         let machines: Vec<MachineId> = (1..=count).map(|id| MachineId::new(id).unwrap()).collect();
         let replicas = rng.random_range(1..=3.min(machines.len()));
-        let mut this = Self {
-            regions: BTreeMap::new(),
-            machines: machines
-                .iter()
-                .map(|id| (*id, Machine::default()))
-                .collect(),
-            txs: Vec::new(),
-            flying: BTreeMap::new(),
-        };
+        let mut copies: BTreeMap<_, _> = machines.iter().map(|id| (*id, Copies::new())).collect();
+        let mut regions = BTreeMap::new();
         for position in 0..rng.random_range(1..4) {
             let region = RegionId::new(1, position).unwrap();
             let mut all = machines.clone();
             all.shuffle(rng);
             let replicas = Replicas::new(all[..replicas].iter().copied()).unwrap();
-            this.regions.insert(region, replicas);
-            for line in 1..=OBJECTS_PER_REGION {
-                for machine in replicas.all() {
-                    let copies = &mut this.machines.get_mut(machine).unwrap().copies;
-                    copies.insert(Address::new(region, line * 64), Cell::default());
-                }
+            regions.insert(region, replicas);
+            for machine in replicas.all() {
+                let copies = copies.get_mut(machine).unwrap();
+                copies.extend(addresses_of(region).map(|one| (one, Cell::default())));
             }
         }
+        Self::after(record::FIXED_CONFIGURATION, regions, copies, rng)
+    }
+
+    /// Runs random steps of random commits in a configuration that begins with these copies.
+    pub(super) fn after(
+        configuration: u64,
+        regions: Regions,
+        copies: BTreeMap<MachineId, Copies>,
+        rng: &mut Xoshiro256PlusPlus,
+    ) -> Self {
+        let machines = copies.into_iter().map(|(machine, copies)| {
+            let new = Machine {
+                copies,
+                ..Machine::default()
+            };
+            (machine, new)
+        });
+        let mut this = Self {
+            configuration,
+            first_value: configuration * 1_000 + 1,
+            regions,
+            machines: machines.collect(),
+            txs: Vec::new(),
+            flying: BTreeMap::new(),
+        };
         for _ in 0..rng.random_range(0..150) {
             this.random_step(rng);
         }
@@ -160,42 +230,70 @@ impl Commits {
     }
 
     fn begin(&mut self, rng: &mut Xoshiro256PlusPlus) {
-        let coordinator = self.machines().choose(rng).unwrap();
-        let all = self.regions.keys().flat_map(|region| {
-            (1..=OBJECTS_PER_REGION).map(|line| Address::new(*region, line * 64))
-        });
+        let machine = self.machines().choose(rng).unwrap();
+        let worker = WorkerId::new(rng.random_range(0..WORKERS_PER_MACHINE)).unwrap();
+        let coordinator = WorkerRef::new(machine, worker);
+        let all = self.regions.keys().flat_map(|region| addresses_of(*region));
         let most = rng.random_range(1..=3);
         let objects = all.choose_multiple(rng, most);
-        let version = |address: &Address| self.machines[&self.primary(*address)].copies[address];
-        let writes = objects.iter().map(|one| (*one, version(one).version));
-        let own = self
-            .txs
-            .iter()
-            .filter(|tx| tx.id.coordinator.machine == coordinator);
         let id = TxId {
-            configuration: record::FIXED_CONFIGURATION,
-            coordinator: WorkerRef::new(coordinator, WorkerId::FIRST),
-            sequence: own.count() as u64 + 1,
+            configuration: self.configuration,
+            coordinator,
+            sequence: self.of(coordinator).count() as u64 + 1,
         };
         let mut tx = Tx {
             id,
-            writes: writes.collect(),
-            value: self.txs.len() as u64 + 1,
+            objects: Vec::new(),
+            value: self.first_value + self.txs.len() as u64,
             outcome: None,
             step: Step::Lock,
             refused: false,
             waiting: 0,
         };
-        tx.writes.sort_unstable();
+        for address in objects {
+            let new = self.random_write(address, rng);
+            let mut new_ones = new.object(0).addresses();
+            if new_ones.all(|new| tx.writes().all(|(old, _)| old != new)) {
+                tx.objects.push(new);
+            }
+        }
         self.txs.push(tx);
         self.write_all(self.txs.len() - 1, Kind::Lock);
+    }
+
+    fn random_write(&self, address: Address, rng: &mut Xoshiro256PlusPlus) -> Write {
+        let version =
+            |address: Address| self.machines[&self.primary(address)].copies[&address].version;
+        let effect = match rng.random_range(0..10) {
+            0 | 1 => Effect::Allocate,
+            2 => Effect::Free,
+            3 => Effect::Format,
+            _ => Effect::Write,
+        };
+        let mut run = addresses_of(address.region());
+        let first = run.next().unwrap();
+        let is_run = effect == Effect::Format && run.all(|one| version(one) == version(first));
+        let is_new = matches!(effect, Effect::Allocate | Effect::Format);
+        Write {
+            first: if is_run { first } else { address },
+            count: if is_run { OBJECTS_PER_REGION } else { 1 },
+            version: version(address),
+            effect,
+            block: if is_new && rng.random() { BLOCK } else { 0 },
+        }
+    }
+
+    /// Returns the transactions of a coordinator, in their order.
+    fn of(&self, coordinator: WorkerRef) -> impl Iterator<Item = &Tx> {
+        let all = self.txs.iter();
+        all.filter(move |tx| tx.id.coordinator == coordinator)
     }
 
     /// Writes a record of this kind to all machines that get one.
     fn write_all(&mut self, tx: usize, kind: Kind) {
         let to = self.participants(tx, kind);
         self.txs[tx].waiting = to.len();
-        let from = self.txs[tx].id.coordinator.machine;
+        let from = self.txs[tx].id.coordinator;
         let low = self.low(from);
         for to in to {
             let queue = self.flying.entry((from, to)).or_default();
@@ -205,8 +303,7 @@ impl Commits {
 
     fn participants(&self, tx: usize, kind: Kind) -> BTreeSet<MachineId> {
         let regions = self.txs[tx]
-            .writes
-            .iter()
+            .writes()
             .map(|one| self.regions[&one.0.region()]);
         match kind {
             Kind::CommitBackup => regions.flat_map(|one| one.backups().to_vec()).collect(),
@@ -215,16 +312,14 @@ impl Commits {
     }
 
     /// Returns the number of the coordinator's first transaction that is not finished.
-    fn low(&self, coordinator: MachineId) -> u64 {
-        let own = self
-            .txs
-            .iter()
-            .filter(|tx| tx.id.coordinator.machine == coordinator);
-        let finished = own.take_while(|tx| tx.step == Step::Finished);
+    fn low(&self, coordinator: WorkerRef) -> u64 {
+        let finished = self
+            .of(coordinator)
+            .take_while(|tx| tx.step == Step::Finished);
         finished.count() as u64 + 1
     }
 
-    fn land(&mut self, from: MachineId, to: MachineId) {
+    fn land(&mut self, from: WorkerRef, to: MachineId) {
         let written = self
             .flying
             .get_mut(&(from, to))
@@ -232,14 +327,12 @@ impl Commits {
             .pop_front()
             .unwrap();
         let (kind, at) = (written.kind, written.tx);
-        let is_primary = |one: &&(Address, u64)| self.primary(one.0) == to;
-        let writes: Vec<_> = self.txs[at]
-            .writes
-            .iter()
-            .filter(is_primary)
-            .copied()
-            .collect();
-        let value = self.txs[at].value;
+        let tx = &self.txs[at];
+        let is_here = |one: &&Write| self.primary(one.first) == to;
+        let here = tx.objects.iter().filter(is_here);
+        let objects: Vec<Object<'_>> = here.map(|one| one.object(tx.value)).collect();
+        let is_primary = |one: &(Address, u64)| self.primary(one.0) == to;
+        let writes: Vec<_> = tx.writes().filter(is_primary).collect();
         let machine = self.machines.get_mut(&to).unwrap();
         let low = machine.low.entry(from).or_default();
         *low = written.low.max(*low);
@@ -257,8 +350,10 @@ impl Commits {
             Kind::CommitPrimary => {
                 for (address, version) in writes {
                     assert_eq!(machine.locks.remove(&address), Some(at));
-                    let cell = machine.copies.get_mut(&address).unwrap();
-                    (cell.version, cell.value) = (version + 1, value);
+                    assert_eq!(machine.copies[&address].version, version);
+                }
+                for object in objects {
+                    super::apply(&mut machine.copies, &object);
                 }
             }
             Kind::Abort => machine.locks.retain(|_, by| *by != at),
@@ -312,12 +407,10 @@ impl Commits {
                 .filter(|one| is_ended(one) && one.kind == Kind::CommitBackup)
             {
                 let tx = &self.txs[one.tx];
-                for (address, version) in &tx.writes {
-                    let is_backup = self.regions[&address.region()].backups().contains(&machine);
-                    if let Some(cell) = this.copies.get_mut(address).filter(|_| is_backup)
-                        && cell.version <= *version
-                    {
-                        (cell.version, cell.value) = (version + 1, tx.value);
+                for write in &tx.objects {
+                    let replicas = self.regions[&write.first.region()];
+                    if replicas.backups().contains(&machine) {
+                        super::apply(&mut this.copies, &write.object(tx.value));
                     }
                 }
             }
@@ -325,30 +418,9 @@ impl Commits {
         }
     }
 
-    /// Returns what is left without some machines.
-    pub(super) fn left(&self, lost: &BTreeSet<MachineId>) -> Left {
-        let left = self.machines().filter(|machine| !lost.contains(machine));
-        let left = left.map(|machine| {
-            let (known, ended) = self.drain(machine);
-            (machine, (self.copies_of(machine, &ended), known))
-        });
-        left.collect()
-    }
-
-    /// Returns the copies of a machine, with the values of the transactions that have ended.
-    fn copies_of(&self, machine: MachineId, ended: &[EndedHere]) -> Copies {
-        let mut copies = self.machines[&machine].copies.clone();
-        for one in ended.iter().filter(|one| one.committed) {
-            for (region, body) in &one.of {
-                for object in body.objects_in(*region) {
-                    copies.get_mut(&object.address).unwrap().apply(&object);
-                }
-            }
-        }
-        copies
-    }
-
-    fn drain(&self, machine: MachineId) -> (Undecided, Vec<EndedHere>) {
+    /// Returns the copies of a machine, and what it knows, when nothing lands any more. `earlier` is what it knew of the
+    /// configurations before.
+    pub(super) fn drain(&self, machine: MachineId, earlier: Undecided) -> (Copies, Undecided) {
         let mut drain = Drain::default();
         for (from, records) in &self.machines[&machine].logs {
             for one in records {
@@ -358,18 +430,27 @@ impl Commits {
                 drain.add(tx.id, &record, &bytes).unwrap();
             }
             let low = self.machines[&machine].low[from];
-            let coordinator = WorkerRef::new(*from, WorkerId::FIRST);
-            drain.add_low((record::FIXED_CONFIGURATION, coordinator), low);
+            drain.add_low((self.configuration, *from), low);
         }
-        let (mut known, ended) = drain.finish(Undecided::default());
-        let own = self
-            .txs
-            .iter()
-            .filter(|tx| tx.id.coordinator.machine == machine);
-        for tx in own.filter(|tx| tx.step != Step::Finished) {
-            known.add_tx(tx.id, tx.writes.iter().map(|one| one.0.region()));
+        let (mut known, ended) = drain.finish(earlier);
+        let is_own = |tx: &&Tx| tx.id.coordinator.machine == machine && !tx.is_finished();
+        for tx in self.txs.iter().filter(is_own) {
+            known.add_tx(tx.id, tx.writes().map(|one| one.0.region()));
         }
-        (known, ended)
+        (self.copies_of(machine, &ended), known)
+    }
+
+    /// Returns the copies of a machine, with the values of the transactions that have ended.
+    fn copies_of(&self, machine: MachineId, ended: &[EndedHere]) -> Copies {
+        let mut copies = self.machines[&machine].copies.clone();
+        for one in ended.iter().filter(|one| one.committed) {
+            for (region, body) in &one.of {
+                for object in body.objects_in(*region) {
+                    super::apply(&mut copies, &object);
+                }
+            }
+        }
+        copies
     }
 
     fn encode(&self, tx: &Tx, written: &Written, machine: MachineId) -> Vec<u8> {
@@ -381,26 +462,15 @@ impl Commits {
                 _ => false,
             }
         };
-        let payload = tx.value.to_le_bytes();
-        let objects = tx.writes.iter().filter(|one| is_here(one.0));
-        let objects = objects.map(|(address, version)| Object {
-            address: *address,
-            class: class(),
-            version: Version::new(*version),
-            incarnation: incarnation(),
-            effect: Effect::Write,
-            block: 0,
-            count: 1,
-            payload: &payload,
-        });
-        let objects: Vec<_> = objects.collect();
-        let regions: BTreeSet<_> = tx.writes.iter().map(|one| one.0.region()).collect();
+        let objects = tx.objects.iter().filter(|one| is_here(one.first));
+        let objects: Vec<_> = objects.map(|one| one.object(tx.value)).collect();
+        let regions: BTreeSet<_> = tx.writes().map(|one| one.0.region()).collect();
         let regions: Vec<_> = regions.into_iter().collect();
         let mut bytes = match written.kind {
             Kind::Lock | Kind::CommitBackup => body(&regions, &objects),
             _ => vec![0; record::FIXED_BYTES],
         };
-        bytes[8..16].copy_from_slice(&record::FIXED_CONFIGURATION.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.configuration.to_le_bytes());
         bytes[16..24].copy_from_slice(&written.low.to_le_bytes());
         bytes
     }
