@@ -6,7 +6,7 @@
 //! What the machines agree on is the [`configuration`], which records the replicas of each region. One machine, the
 //! [`manager`], changes it. Its [`writer`] keeps it in the process, or in a [`store`] that decides between changes of several
 //! processes, as [`files`] in a [`directory`]; its [`encoding`] is that of these files. Tools find and remove what an [`earlier`]
-//! cluster left there.
+//! cluster left there. [`reconfiguration`] is the change to the next configuration when machines are lost, which no machine uses yet.
 
 pub mod configuration;
 pub mod directory;
@@ -14,6 +14,7 @@ pub mod earlier;
 pub mod encoding;
 pub mod files;
 pub mod manager;
+pub mod reconfiguration;
 pub mod store;
 pub mod writer;
 

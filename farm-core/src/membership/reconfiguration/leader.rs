@@ -1,0 +1,279 @@
+//! The machine that makes the next configuration.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::{Action, Blocked, Halted, Message, Probed, Reconfiguration, Stored};
+use crate::ids::MachineId;
+use crate::membership::configuration::{Configuration, Version};
+use crate::{marks, mutants};
+
+/// How far a machine is that makes the next configuration.
+#[derive(Clone, Debug)]
+pub(super) enum Leading {
+    /// It reads the newest configuration.
+    Reading,
+    /// It probes the members of the newest configuration.
+    Probing {
+        base: Arc<Configuration>,
+        unanswered: BTreeSet<MachineId>,
+        answered: BTreeSet<MachineId>,
+    },
+    /// It stores the next configuration.
+    Storing(Arc<Configuration>),
+    /// The members apply it.
+    Applying {
+        next: Arc<Configuration>,
+        applied: BTreeSet<MachineId>,
+    },
+    /// It cannot go on, and tries again after a time.
+    Waiting,
+}
+
+impl Reconfiguration {
+    /// Begins to make the next configuration.
+    pub(super) fn lead(&mut self, out: &mut Vec<Action>) {
+        self.leading = Some(Leading::Reading);
+        out.push(Action::Read);
+    }
+
+    /// Does what follows from a new suspicion.
+    pub(super) fn lead_on(&mut self, out: &mut Vec<Action>) {
+        match &mut self.leading {
+            // They look at what is suspected when they end.
+            None | Some(Leading::Reading | Leading::Storing(_)) => {}
+            Some(Leading::Waiting) => self.lead(out),
+            Some(Leading::Probing { .. }) => self.store_next(out),
+            Some(Leading::Applying { next, .. }) => {
+                let next = next.clone();
+                match self.has_suspects_in(&next) {
+                    true => self.probe(next, out),
+                    false => self.commit_if_applied(out),
+                }
+            }
+        }
+    }
+
+    /// Handles that nothing has come for a time.
+    pub(super) fn leader_timeout(&mut self) {
+        match self.leading.take() {
+            Some(Leading::Probing {
+                base,
+                unanswered,
+                answered,
+            }) => {
+                self.silent.extend(&unanswered);
+                self.leading = Some(Leading::Probing {
+                    base,
+                    unanswered: BTreeSet::new(),
+                    answered,
+                });
+            }
+            Some(Leading::Applying { next, applied }) => {
+                let members = next.members.iter().map(|member| member.machine);
+                let silent = members.filter(|machine| !applied.contains(machine));
+                self.silent
+                    .extend(silent.filter(|machine| *machine != self.me));
+                self.leading = Some(Leading::Applying { next, applied });
+            }
+            other => self.leading = other,
+        }
+    }
+
+    /// Handles the newest configuration of the store, or why it cannot be read.
+    pub fn on_read(&mut self, read: Result<Configuration, String>, out: &mut Vec<Action>) {
+        if self.ended {
+            return;
+        }
+        let leads = matches!(self.leading, Some(Leading::Reading));
+        let base = match read {
+            Ok(base) => Arc::new(base),
+            Err(why) if leads => return self.block(Blocked::Store(why), out),
+            Err(_) => return,
+        };
+        if !self.is_member(&base) {
+            return self.stop(base.version, out);
+        }
+        if !leads {
+            return;
+        }
+        let is_newer = base.version.id > self.known().version.id;
+        if !self.has_suspects_in(&base) && base.manager != self.me {
+            // Another machine has made it, and tells this one.
+            marks::mark("membership: another machine has made the configuration");
+            self.silent.clear();
+            self.leading = None;
+            return;
+        }
+        if is_newer && !self.has_suspects_in(&base) {
+            return self.tell_all(base, out);
+        }
+        self.probe(base, out);
+    }
+
+    fn probe(&mut self, base: Arc<Configuration>, out: &mut Vec<Action>) {
+        let members = base.members.iter().map(|member| member.machine);
+        let suspects = self.suspects_in(&base);
+        let others = members.filter(|one| *one != self.me && !suspects.contains(one));
+        let unanswered: BTreeSet<MachineId> = others.collect();
+        out.extend(unanswered.iter().map(|one| Action::Probe(*one)));
+        self.leading = Some(Leading::Probing {
+            base,
+            unanswered,
+            answered: BTreeSet::from([self.me]),
+        });
+        self.store_next(out);
+    }
+
+    /// Handles what a probe has found.
+    pub fn on_probed(&mut self, machine: MachineId, probed: Probed, out: &mut Vec<Action>) {
+        let Some(Leading::Probing {
+            base,
+            unanswered,
+            answered,
+        }) = &mut self.leading
+        else {
+            return;
+        };
+        if self.ended || !unanswered.remove(&machine) {
+            return;
+        }
+        let boot = base.member(machine).map(|member| member.boot);
+        match probed {
+            Probed::Runs { boot: found } if Some(found) == boot => _ = answered.insert(machine),
+            Probed::Runs { .. } | Probed::Nothing => _ = self.silent.insert(machine),
+        }
+        self.store_next(out);
+    }
+
+    /// Stores the next configuration, if all probes have ended and a majority has answered.
+    fn store_next(&mut self, out: &mut Vec<Action>) {
+        let Some(Leading::Probing {
+            base,
+            unanswered,
+            answered,
+        }) = &self.leading
+        else {
+            return;
+        };
+        let suspects = self.suspects_in(base);
+        if !unanswered.is_subset(&suspects) {
+            return;
+        }
+        let base = base.clone();
+        let storing = base.members.iter().filter(|member| member.stores);
+        let storing = storing.map(|member| member.machine);
+        let may_live: Vec<MachineId> = storing.filter(|one| !self.gone.contains(one)).collect();
+        let is_reached = |one: &&MachineId| answered.contains(one) && !suspects.contains(one);
+        let (reached, of) = (may_live.iter().filter(is_reached).count(), may_live.len());
+        if 2 * reached <= of && !mutants::is_on("minority goes on") {
+            marks::mark("membership: a minority waits");
+            return self.block(Blocked::Minority { reached, of }, out);
+        }
+        let is_in_effect = base.version.id == self.current.version.id;
+        let before = match is_in_effect || mutants::is_on("expiring forgotten") {
+            true => &[][..],
+            false => {
+                marks::mark("membership: a configuration follows one that was not in effect");
+                &base.expiring
+            }
+        };
+        match base.without(&suspects, self.me, before.iter().copied()) {
+            Ok(next) => {
+                let next = Arc::new(next);
+                self.leading = Some(Leading::Storing(next.clone()));
+                out.push(Action::Store(next));
+            }
+            Err(lost) => {
+                let is_gone =
+                    |one: &(_, Vec<MachineId>)| one.1.iter().all(|one| self.gone.contains(one));
+                let (gone, silent): (Vec<_>, _) = lost.regions.into_iter().partition(is_gone);
+                if gone.is_empty() {
+                    marks::mark("membership: a region waits for its last copy");
+                    return self.block(Blocked::LastCopies(Halted { regions: silent }), out);
+                }
+                marks::mark("membership: the cluster halts");
+                self.ended = true;
+                out.push(Action::Halt(Halted { regions: gone }));
+            }
+        }
+    }
+
+    /// Handles the outcome of storing the configuration of this version.
+    pub fn on_stored(&mut self, version: Version, stored: Stored, out: &mut Vec<Action>) {
+        let Some(Leading::Storing(next)) = &self.leading else {
+            return;
+        };
+        // The answer may be that of an attempt which this machine has given up.
+        if self.ended || next.version != version {
+            return;
+        }
+        let next = next.clone();
+        match stored {
+            Stored::Lost if !mutants::is_on("blind store write") => {
+                marks::mark("membership: another change came first");
+                self.lead(out);
+            }
+            Stored::Won | Stored::Lost => self.tell_all(next, out),
+            Stored::Failed(why) => self.block(Blocked::Store(why), out),
+        }
+    }
+
+    /// Tells all members of the next configuration, and all machines that were suspected before.
+    fn tell_all(&mut self, next: Arc<Configuration>, out: &mut Vec<Action>) {
+        for machine in next.expiring.iter().filter(|one| !self.gone.contains(one)) {
+            out.push(Action::Send(*machine, Message::Evicted(next.version)));
+        }
+        if self.has_suspects_in(&next) {
+            return self.probe(next, out);
+        }
+        // This machine knows it at once, so that an older one, which another machine has made, does not take its place.
+        self.adopt(next.clone(), out);
+        let members = next.members.iter().map(|member| member.machine);
+        for machine in members.filter(|one| *one != self.me) {
+            out.push(Action::Send(machine, Message::NewConfig(next.clone())));
+        }
+        self.leading = Some(Leading::Applying {
+            next,
+            applied: BTreeSet::new(),
+        });
+    }
+
+    pub(super) fn on_member_applied(&mut self, from: MachineId, id: u64, out: &mut Vec<Action>) {
+        if let Some(Leading::Applying { next, applied }) = &mut self.leading
+            && next.version.id == id
+        {
+            applied.insert(from);
+            self.commit_if_applied(out);
+        }
+    }
+
+    fn commit_if_applied(&mut self, out: &mut Vec<Action>) {
+        let Some(Leading::Applying { next, applied }) = &self.leading else {
+            return;
+        };
+        let mut members = next.members.iter();
+        if !members.all(|member| applied.contains(&member.machine)) {
+            return;
+        }
+        let mut expiring = next.expiring.iter();
+        if !expiring.all(|machine| self.gone.contains(machine)) {
+            marks::mark("membership: a machine that has left may not be gone");
+            if !mutants::is_on("evicted lease not awaited") {
+                return;
+            }
+        }
+        for member in &next.members {
+            let commit = Message::Commit(next.version.id);
+            out.push(Action::Send(member.machine, commit));
+        }
+        self.silent.clear();
+        self.leading = None;
+    }
+
+    fn block(&mut self, why: Blocked, out: &mut Vec<Action>) {
+        self.silent.clear();
+        self.leading = Some(Leading::Waiting);
+        out.push(Action::Block(why));
+    }
+}

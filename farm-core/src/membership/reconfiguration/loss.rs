@@ -1,0 +1,144 @@
+//! The configuration that follows the loss of machines.
+
+use std::collections::BTreeSet;
+
+use crate::ids::{MachineId, RegionId};
+use crate::membership::configuration::{Configuration, RegionReplicas, Replica, ReplicaState};
+use crate::mutants;
+
+/// Regions of which no full replica is left, with the machines that had one.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.sentence())]
+pub struct Halted {
+    /// The regions, ascending. There is at least one.
+    pub regions: Vec<(RegionId, Vec<MachineId>)>,
+}
+
+impl Halted {
+    fn sentence(&self) -> String {
+        let machines: BTreeSet<MachineId> = self
+            .regions
+            .iter()
+            .flat_map(|one| one.1.iter().copied())
+            .collect();
+        let machines: Vec<String> = machines.iter().map(ToString::to_string).collect();
+        let first = self.regions.first().map(|one| one.0.to_string());
+        format!(
+            "the last complete copies of {} region(s), for example {}, are on machines that are lost; bring back one machine of each \
+             region: {}",
+            self.regions.len(),
+            first.unwrap_or_default(),
+            machines.join(", ")
+        )
+    }
+}
+
+impl Configuration {
+    /// Returns the configuration that follows this one without some machines, made by `manager`, which is one of the others. `expiring` are
+    /// machines that have left before and may not be gone.
+    ///
+    /// # Errors
+    /// [`Halted`] if a region would have no full replica.
+    pub(super) fn without(
+        &self,
+        lost: &BTreeSet<MachineId>,
+        manager: MachineId,
+        expiring: impl IntoIterator<Item = MachineId>,
+    ) -> Result<Self, Halted> {
+        let mut next = self.next(true);
+        next.manager = manager;
+        next.members
+            .retain(|member| !lost.contains(&member.machine));
+        let left = self.members.iter().map(|member| member.machine);
+        let left = left.filter(|machine| lost.contains(machine));
+        let all: BTreeSet<MachineId> = expiring.into_iter().chain(left).collect();
+        next.expiring = all.into_iter().collect();
+        let mut halted = Vec::new();
+        for region in &mut next.regions {
+            let full = region.replicas.iter().filter(is_full);
+            let machines = full.map(|one| one.machine).collect();
+            if !remove_replicas(region, lost, next.version.id) {
+                halted.push((region.region, machines));
+            }
+        }
+        match halted.is_empty() {
+            true => Ok(next),
+            false => Err(Halted { regions: halted }),
+        }
+    }
+}
+
+fn is_full(replica: &&Replica) -> bool {
+    replica.state == ReplicaState::Full
+}
+
+/// Removes the replicas of a region that are lost. If the primary is lost, the first full backup takes its place. Returns false if
+/// there is no full replica.
+fn remove_replicas(region: &mut RegionReplicas, lost: &BTreeSet<MachineId>, id: u64) -> bool {
+    let before = region.primary();
+    region.replicas.retain(|one| !lost.contains(&one.machine));
+    let Some(first) = region.replicas.iter().position(|one| is_full(&one)) else {
+        return false;
+    };
+    if mutants::is_on("filling promoted") && first > 0 {
+        region.replicas[0].state = ReplicaState::Full;
+    } else {
+        region.replicas[..=first].rotate_right(1);
+    }
+    if region.primary() != before {
+        region.last_primary_change = id;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::membership::configuration::testing::{configuration, machine, region_of};
+
+    fn replica(id: u16, state: ReplicaState) -> Replica {
+        Replica {
+            machine: machine(id),
+            since: 1,
+            state,
+        }
+    }
+
+    #[test]
+    fn full_backups_become_primaries_and_filling_ones_never() {
+        use ReplicaState::{Filling, Full};
+        let mut before = configuration("test", &[1, 2, 3, 4]);
+        let mut add = |number, replicas: &[(u16, ReplicaState)]| {
+            let mut region = region_of(number);
+            region.replicas = replicas.iter().map(|one| replica(one.0, one.1)).collect();
+            before.regions.push(region);
+        };
+        add(1, &[(1, Full), (2, Filling), (3, Full)]);
+        add(2, &[(2, Full), (1, Full)]);
+        add(3, &[(4, Full)]);
+        before.check().unwrap();
+        let lost = BTreeSet::from([machine(1)]);
+        let next = before.without(&lost, machine(3), [machine(9)]).unwrap();
+        next.check().unwrap();
+        assert_eq!((next.version.id, next.version.minor), (2, 0));
+        assert_eq!((next.change, next.manager), (2, machine(3)));
+        assert_eq!(next.expiring, [machine(1), machine(9)]);
+        let region = |at: usize| {
+            let region = &next.regions[at];
+            let machines: Vec<u16> = region.machines().map(MachineId::get).collect();
+            (machines, region.last_primary_change)
+        };
+        assert_eq!(region(0), (vec![3, 2], 2));
+        assert_eq!(region(1), (vec![2], 1));
+        assert_eq!(region(2), (vec![4], 1));
+        assert!(next.member(machine(1)).is_none());
+
+        let lost = BTreeSet::from([machine(1), machine(3), machine(4)]);
+        let halted = before.without(&lost, machine(2), []).unwrap_err();
+        let regions: Vec<_> = halted.regions.iter().map(|one| one.1.len()).collect();
+        assert_eq!(regions, [2, 1]);
+        let sentence = halted.to_string();
+        assert!(sentence.contains("2 region(s)"), "{sentence}");
+        assert!(sentence.ends_with("m1, m3, m4"), "{sentence}");
+    }
+}

@@ -1,0 +1,385 @@
+//! The change to the next configuration when machines are lost (`FaRM'15 §5.2`), as a value of each machine: events go in,
+//! [`Action`]s come out. It knows no worker, fabric, clock or store. Tests run it today; machines will.
+//!
+//! 1. A machine is *suspected*, for example because its connection has ended. The manager makes the next configuration, or, if it is
+//!    suspected itself, the machine that follows it. All others tell that machine what they suspect.
+//! 2. It reads the newest configuration from the store, and probes all members that are not suspected. It goes on with a majority of
+//!    the members that store regions and are not known to be [gone](Reconfiguration::gone); a minority waits.
+//! 3. It stores the next configuration, without the suspected machines, in the place that follows the newest one. If another machine
+//!    has done so before, it begins again.
+//! 4. It tells all members (NEW-CONFIG). Each applies it: it stops what it does with machines that are no members, and answers.
+//! 5. When all have answered, and all machines that have left are gone, it tells all members that the configuration is in effect
+//!    (NEW-CONFIG-COMMIT). Only then new primaries serve their regions, so that a region has never two.
+//!
+//! If something more is lost meanwhile, all begins again, with the configuration that the store has by then. Which machine makes it is
+//! only a matter of speed: the store decides.
+
+mod leader;
+mod loss;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::configuration::{Configuration, Version};
+use crate::ids::MachineId;
+use crate::marks;
+use leader::Leading;
+pub use loss::Halted;
+
+/// What machines tell each other to change the configuration. Messages between two machines arrive in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// To the machine that makes the next configuration: the sender suspects this machine.
+    Suspect(MachineId),
+    /// From the manager of a configuration, to its members.
+    NewConfig(Arc<Configuration>),
+    /// The answer: the sender has applied the configuration with this number.
+    Applied(u64),
+    /// From the manager: the configuration with this number is in effect.
+    Commit(u64),
+    /// To a machine that is not a member of this configuration.
+    Evicted(Version),
+}
+
+/// What a machine has to do for the change of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send a message; it may be to the own machine.
+    Send(MachineId, Message),
+    /// Find out whether the process of a member runs, and in which configuration; report it by [`Reconfiguration::on_probed`].
+    Probe(MachineId),
+    /// Read the newest configuration from the store, and report it by [`Reconfiguration::on_read`].
+    Read,
+    /// Store this configuration, and report the outcome by [`Reconfiguration::on_stored`].
+    Store(Arc<Configuration>),
+    /// Apply the configuration on all workers, and report the end by [`Reconfiguration::on_applied`]. A configuration that
+    /// was being applied is replaced.
+    Apply(Arc<Configuration>),
+    /// The applied configuration is in effect: serve what it says, and recover the transactions of earlier ones.
+    Commit(Arc<Configuration>),
+    /// Serve nothing until there is a next configuration, for this reason.
+    Block(Blocked),
+    /// The cluster cannot go on, and must not: data would be lost.
+    Halt(Halted),
+    /// Stop at once: this machine is not a member of this configuration.
+    Stop(Version),
+}
+
+/// Why a machine waits for the next configuration.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Blocked {
+    /// Too few members are reached.
+    #[error(
+        "of {of} machines that store regions and may be alive, only {reached} can be reached: another part of the cluster may go on \
+         without this one"
+    )]
+    Minority {
+        /// Members that answer, with this one.
+        reached: usize,
+        /// Members that are not known to be gone.
+        of: usize,
+    },
+    /// Machines with the last complete copies of regions do not answer, and may be alive.
+    #[error("waiting for machines that do not answer: {0}")]
+    LastCopies(Halted),
+    /// The store does not work.
+    #[error("the configuration cannot be changed: {0}")]
+    Store(String),
+}
+
+/// What a probe of a machine has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probed {
+    /// The process with this number of its start runs.
+    Runs {
+        /// The number.
+        boot: u64,
+    },
+    /// There is no answer.
+    Nothing,
+}
+
+/// The outcome of [`Action::Store`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// The store has the configuration.
+    Won,
+    /// Another change came first.
+    Lost,
+    /// The store does not work, for this reason. Nothing has changed.
+    Failed(String),
+}
+
+/// The part of one machine in changes of the configuration.
+#[derive(Clone, Debug)]
+pub struct Reconfiguration {
+    me: MachineId,
+    /// The number of this process.
+    boot: u64,
+    /// The newest configuration that is known here to be in effect.
+    current: Arc<Configuration>,
+    /// A later one that is being applied, or was.
+    next: Option<Next>,
+    /// Machines that this one has found to be lost.
+    suspected: BTreeSet<MachineId>,
+    /// Machines that others suspect, each with a machine that does. That counts while it is a member.
+    complaints: BTreeMap<MachineId, MachineId>,
+    /// Machines that have not answered this one while it made the next configuration. They are suspected until another attempt begins.
+    silent: BTreeSet<MachineId>,
+    /// Machines that serve nothing, and never will with the process that was a member.
+    gone: BTreeSet<MachineId>,
+    /// What was told to whom: the machine that makes the next configuration, and the one that is suspected.
+    told: BTreeSet<(MachineId, MachineId)>,
+    /// The work of this machine, if it makes the next configuration.
+    leading: Option<Leading>,
+    /// Number of machines before this one that have had their time to make the next configuration.
+    passed_over: usize,
+    /// Whether the cluster has halted, or this machine was evicted.
+    ended: bool,
+}
+
+/// A configuration that is not known to be in effect.
+#[derive(Clone, Debug)]
+struct Next {
+    configuration: Arc<Configuration>,
+    /// Whether all workers have applied it.
+    applied: bool,
+}
+
+impl Reconfiguration {
+    /// Creates the value of a process, in a configuration that is in effect and of which it is a member.
+    pub fn new(me: MachineId, boot: u64, current: Configuration) -> Self {
+        Self {
+            me,
+            boot,
+            current: Arc::new(current),
+            next: None,
+            suspected: BTreeSet::new(),
+            complaints: BTreeMap::new(),
+            silent: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            told: BTreeSet::new(),
+            leading: None,
+            passed_over: 0,
+            ended: false,
+        }
+    }
+
+    /// Returns the newest configuration that is known here to be in effect.
+    pub fn current(&self) -> &Arc<Configuration> {
+        &self.current
+    }
+
+    /// Returns whether a change of the configuration is under way, as far as this machine knows. If it is, and nothing happens for
+    /// a time, [`Reconfiguration::on_timeout`] is to be called.
+    pub fn is_changing(&self) -> bool {
+        !self.ended && (self.next.is_some() || self.leading.is_some() || self.has_suspects())
+    }
+
+    /// Handles a change within the configuration, for example new regions.
+    pub fn on_minor_change(&mut self, configuration: Configuration) {
+        if configuration.version.id == self.current.version.id
+            && configuration.version > self.current.version
+        {
+            self.current = Arc::new(configuration);
+        }
+    }
+
+    /// Handles that a machine may be lost.
+    pub fn suspect(&mut self, machine: MachineId, out: &mut Vec<Action>) {
+        if machine != self.me && self.suspected.insert(machine) {
+            self.go_on(out);
+        }
+    }
+
+    /// Handles that the process of a machine serves nothing any more: it has ended, or its lease has. It is suspected, too.
+    pub fn gone(&mut self, machine: MachineId, out: &mut Vec<Action>) {
+        if machine != self.me && self.gone.insert(machine) {
+            self.suspected.insert(machine);
+            self.go_on(out);
+        }
+    }
+
+    /// Handles that a change has not come to its end for a time in which it should have.
+    pub fn on_timeout(&mut self, out: &mut Vec<Action>) {
+        if self.ended || !self.is_changing() {
+            return;
+        }
+        if self.leading.is_some() {
+            self.leader_timeout();
+        } else {
+            self.passed_over += 1;
+            // The others may have gone on without this machine, and cannot tell it.
+            out.push(Action::Read);
+        }
+        self.go_on(out);
+    }
+
+    /// Handles a message.
+    pub fn on_message(&mut self, from: MachineId, message: Message, out: &mut Vec<Action>) {
+        if self.ended {
+            return;
+        }
+        match message {
+            Message::Suspect(machine) => {
+                // If two machines suspect each other, the first complaint counts: one of them stays.
+                let is_member = self.known().member(from).is_some();
+                let counts = is_member && !self.suspects_in(self.known()).contains(&from);
+                if counts && machine != self.me {
+                    self.complaints.entry(machine).or_insert(from);
+                    self.go_on(out);
+                }
+            }
+            Message::NewConfig(configuration) => self.on_new_config(from, configuration, out),
+            Message::Applied(id) => self.on_member_applied(from, id, out),
+            Message::Commit(id) => self.on_commit(from, id, out),
+            Message::Evicted(version) => {
+                if version.id > self.known().version.id {
+                    self.stop(version, out);
+                }
+            }
+        }
+    }
+
+    /// Handles that all workers have applied the configuration with this number.
+    pub fn on_applied(&mut self, id: u64, out: &mut Vec<Action>) {
+        let next = self.next.as_mut();
+        if let Some(next) = next.filter(|next| next.configuration.version.id == id) {
+            next.applied = true;
+            let manager = next.configuration.manager;
+            out.push(Action::Send(manager, Message::Applied(id)));
+        }
+    }
+
+    fn on_new_config(
+        &mut self,
+        from: MachineId,
+        configuration: Arc<Configuration>,
+        out: &mut Vec<Action>,
+    ) {
+        let known = self.known().version.id;
+        if configuration.manager != from || configuration.version.id <= known {
+            return;
+        }
+        if !self.is_member(&configuration) {
+            return self.stop(configuration.version, out);
+        }
+        if self.leading.take().is_some() {
+            marks::mark("membership: a machine gives way to another manager");
+        }
+        self.adopt(configuration, out);
+        self.go_on(out);
+    }
+
+    /// Begins to apply a configuration that is newer than all that this machine knows.
+    fn adopt(&mut self, configuration: Arc<Configuration>, out: &mut Vec<Action>) {
+        if self.next.is_some() {
+            marks::mark("membership: a configuration is replaced before it is in effect");
+        }
+        self.passed_over = 0;
+        self.silent.clear();
+        self.told.clear();
+        self.next = Some(Next {
+            configuration: configuration.clone(),
+            applied: false,
+        });
+        out.push(Action::Apply(configuration));
+    }
+
+    fn on_commit(&mut self, from: MachineId, id: u64, out: &mut Vec<Action>) {
+        let is_next = |next: &Next| {
+            let of = &next.configuration;
+            (of.version.id, of.manager) == (id, from) && next.applied
+        };
+        if let Some(next) = self.next.take_if(|next| is_next(next)) {
+            self.current = next.configuration;
+            self.passed_over = 0;
+            out.push(Action::Commit(self.current.clone()));
+        }
+    }
+
+    /// Does what follows from what is suspected.
+    fn go_on(&mut self, out: &mut Vec<Action>) {
+        if self.ended {
+            return;
+        }
+        if self.leading.is_some() {
+            return self.lead_on(out);
+        }
+        if !self.has_suspects() {
+            return;
+        }
+        match self.maker() {
+            Some(machine) if machine != self.me => self.tell_suspects(machine, out),
+            Some(_) => self.lead(out),
+            None => {}
+        }
+    }
+
+    /// Tells the machine that makes the next configuration what this one suspects.
+    fn tell_suspects(&mut self, maker: MachineId, out: &mut Vec<Action>) {
+        let members = self.known().members.iter().map(|member| member.machine);
+        let suspects: Vec<MachineId> = members.filter(|one| self.suspected.contains(one)).collect();
+        for machine in suspects {
+            if self.told.insert((maker, machine)) {
+                out.push(Action::Send(maker, Message::Suspect(machine)));
+            }
+        }
+    }
+
+    /// Returns the machine that should make the next configuration: the manager, or the first one after it that is not suspected, and
+    /// has not had its time. `None` if no machine that stores regions is left.
+    fn maker(&self) -> Option<MachineId> {
+        let known = self.known();
+        let storing = known.members.iter().filter(|member| member.stores);
+        let mut storing: Vec<MachineId> = storing.map(|member| member.machine).collect();
+        let first = storing.iter().position(|one| *one == known.manager);
+        storing.rotate_left(first.unwrap_or(0));
+        let suspects = self.suspects_in(known);
+        storing.retain(|machine| !suspects.contains(machine));
+        if storing.is_empty() {
+            return None;
+        }
+        Some(storing[self.passed_over % storing.len()])
+    }
+
+    /// Returns the newest configuration that this machine knows.
+    fn known(&self) -> &Arc<Configuration> {
+        let next = self.next.as_ref();
+        next.map_or(&self.current, |next| &next.configuration)
+    }
+
+    fn has_suspects(&self) -> bool {
+        self.has_suspects_in(self.known())
+    }
+
+    fn has_suspects_in(&self, configuration: &Configuration) -> bool {
+        !self.suspects_in(configuration).is_empty()
+    }
+
+    /// Returns the members of a configuration that are suspected.
+    fn suspects_in(&self, configuration: &Configuration) -> BTreeSet<MachineId> {
+        let is_suspected = |machine: &MachineId| {
+            let from = self.complaints.get(machine);
+            self.suspected.contains(machine)
+                || self.silent.contains(machine)
+                || from.is_some_and(|from| configuration.member(*from).is_some())
+        };
+        let members = configuration.members.iter().map(|member| member.machine);
+        members.filter(is_suspected).collect()
+    }
+
+    /// Returns whether this process is a member of a configuration.
+    fn is_member(&self, configuration: &Configuration) -> bool {
+        let own = configuration.member(self.me);
+        own.is_some_and(|member| member.boot == self.boot)
+    }
+
+    fn stop(&mut self, version: Version, out: &mut Vec<Action>) {
+        marks::mark("membership: a machine was evicted");
+        self.ended = true;
+        out.push(Action::Stop(version));
+    }
+}

@@ -1,0 +1,477 @@
+//! A cluster of [`Reconfiguration`]s, with the processes, connections and store that they need, and its judges.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rand::seq::{IteratorRandom, SliceRandom};
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+use super::super::{Action, Message, Probed, Reconfiguration, Stored};
+use crate::ids::{MachineId, RegionId};
+use crate::membership::configuration::testing::{configuration, region_of};
+use crate::membership::configuration::{Configuration, Replica, ReplicaState, Version};
+
+/// What a machine has begun and has not ended.
+#[derive(Clone, Debug)]
+enum Begun {
+    Probe(MachineId),
+    Read,
+    /// A configuration to be stored, and the outcome if the store has it already.
+    Store(Configuration, Option<Stored>),
+    Apply(u64),
+}
+
+/// How a process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Killed,
+    Evicted,
+    Halted,
+}
+
+struct Node {
+    value: Reconfiguration,
+    begun: Vec<Begun>,
+    /// Machines whose ends this one will notice, and whether it then knows that they are gone.
+    unnoticed: BTreeSet<(MachineId, bool)>,
+    end: Option<End>,
+    /// Whether it was stopped, and does nothing until it goes on.
+    paused: bool,
+    /// The configuration that it has applied; it may not be in effect.
+    applied: u64,
+}
+
+pub(super) struct Cluster {
+    rng: Xoshiro256PlusPlus,
+    nodes: BTreeMap<MachineId, Node>,
+    /// Messages between machines, in order.
+    flying: BTreeMap<(MachineId, MachineId), VecDeque<Message>>,
+    /// Pairs of machines that do not reach each other, the smaller one first.
+    cut: BTreeSet<(MachineId, MachineId)>,
+    store: Vec<Configuration>,
+    /// Machines that have all data of a region.
+    full: BTreeMap<RegionId, BTreeSet<MachineId>>,
+    has_cuts: bool,
+}
+
+impl Node {
+    fn acts(&self) -> bool {
+        self.end.is_none() && !self.paused
+    }
+}
+
+impl std::fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let newest = self.store.last().map(|one| (one.version, one.manager));
+        writeln!(f, "newest {newest:?}, cut {:?}", self.cut)?;
+        for (machine, node) in &self.nodes {
+            let Reconfiguration {
+                current,
+                next,
+                suspected,
+                complaints,
+                gone,
+                leading,
+                ..
+            } = &node.value;
+            let leading = format!("{leading:?}");
+            let leading = leading.split_whitespace().next();
+            let next = next.as_ref();
+            let next = next.map(|next| (next.configuration.version, next.applied));
+            writeln!(
+                f,
+                "{machine}: {:?} in {}, next {next:?}, suspects {suspected:?} {complaints:?}, gone {gone:?}, begun {:?}, {leading:?}",
+                node.end, current.version, node.begun
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Cluster {
+    pub(super) fn random(seed: u64) -> Self {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let count = rng.random_range(3..=7u16);
+        let ids: Vec<u16> = (1..=count).collect();
+        let mut first = configuration("test", &ids);
+        // One may store nothing.
+        if rng.random_ratio(1, 3) {
+            first.members.last_mut().unwrap().stores = false;
+        }
+        let storing = first.members.iter().filter(|member| member.stores);
+        let storing: Vec<MachineId> = storing.map(|member| member.machine).collect();
+        let mut full: BTreeMap<RegionId, BTreeSet<MachineId>> = BTreeMap::new();
+        let replicas = rng.random_range(1..=3);
+        for number in 1..=rng.random_range(1..=4) {
+            let mut machines = storing.clone();
+            machines.shuffle(&mut rng);
+            let mut region = region_of(number);
+            region.replicas.clear();
+            for (at, machine) in machines.iter().take(replicas).enumerate() {
+                let state = match at > 0 && rng.random_ratio(1, 4) {
+                    true => ReplicaState::Filling,
+                    false => ReplicaState::Full,
+                };
+                if state == ReplicaState::Full {
+                    full.entry(region.region).or_default().insert(*machine);
+                }
+                region.replicas.push(Replica {
+                    machine: *machine,
+                    since: 1,
+                    state,
+                });
+            }
+            first.regions.push(region);
+        }
+        first.check().unwrap();
+        let nodes = first.members.iter().map(|member| {
+            let node = Node {
+                value: Reconfiguration::new(member.machine, member.boot, first.clone()),
+                begun: Vec::new(),
+                unnoticed: BTreeSet::new(),
+                end: None,
+                paused: false,
+                applied: 1,
+            };
+            (member.machine, node)
+        });
+        Self {
+            nodes: nodes.collect(),
+            flying: BTreeMap::new(),
+            cut: BTreeSet::new(),
+            store: vec![first],
+            full,
+            has_cuts: rng.random_ratio(1, 3),
+            rng,
+        }
+    }
+
+    /// Runs random steps, with random faults among them.
+    pub(super) fn run_with_faults(&mut self) {
+        let mut faults = self.rng.random_range(1..=4);
+        for _ in 0..self.rng.random_range(50..300) {
+            let is_fault = faults > 0 && self.rng.random_ratio(1, 15);
+            if is_fault {
+                faults -= 1;
+                self.fault();
+            } else if !self.step() || self.rng.random_ratio(1, 100) {
+                self.timeout();
+            }
+            if self.rng.random_ratio(1, 100) {
+                self.nodes.values_mut().for_each(|node| node.paused = false);
+            }
+            self.judge_primaries();
+        }
+    }
+
+    /// Runs until nothing changes any more.
+    pub(super) fn run_to_rest(&mut self) {
+        self.nodes.values_mut().for_each(|node| node.paused = false);
+        for _ in 0..200 {
+            while self.step() {
+                self.judge_primaries();
+            }
+            let live: Vec<MachineId> = self.live().collect();
+            for machine in live {
+                self.act(machine, Reconfiguration::on_timeout);
+            }
+        }
+    }
+
+    fn live(&self) -> impl Iterator<Item = MachineId> + '_ {
+        let live = self.nodes.iter().filter(|(_, node)| node.end.is_none());
+        live.map(|(machine, _)| *machine)
+    }
+
+    fn fault(&mut self) {
+        let mut live: Vec<MachineId> = self.live().collect();
+        live.shuffle(&mut self.rng);
+        match live[..] {
+            [one, other, ..] if self.has_cuts && self.rng.random() => {
+                self.cut.insert((one.min(other), one.max(other)));
+                self.nodes
+                    .get_mut(&one)
+                    .unwrap()
+                    .unnoticed
+                    .insert((other, false));
+                self.nodes
+                    .get_mut(&other)
+                    .unwrap()
+                    .unnoticed
+                    .insert((one, false));
+            }
+            [one, _, ..] if self.rng.random() => {
+                self.nodes.get_mut(&one).unwrap().paused = true;
+            }
+            [one, _, ..] => self.end(one, End::Killed),
+            _ => {}
+        }
+    }
+
+    /// Ends a process. What it has begun may be done or not; the others notice its end one by one.
+    fn end(&mut self, machine: MachineId, how: End) {
+        let node = self.nodes.get_mut(&machine).unwrap();
+        node.end = Some(how);
+        let begun = std::mem::take(&mut node.begun);
+        for one in begun {
+            if let Begun::Store(next, None) = one
+                && self.rng.random()
+            {
+                self.swap(next);
+            }
+        }
+        for (_, node) in self.nodes.iter_mut().filter(|(_, node)| node.end.is_none()) {
+            if self.rng.random() {
+                node.unnoticed.insert((machine, false));
+            }
+            node.unnoticed.insert((machine, true));
+        }
+    }
+
+    fn swap(&mut self, next: Configuration) -> Stored {
+        let newest = self.store.last().unwrap();
+        if next.change != newest.change + 1 {
+            return Stored::Lost;
+        }
+        next.check().unwrap();
+        let storing = |of: &Configuration| -> BTreeSet<MachineId> {
+            let storing = of.members.iter().filter(|member| member.stores);
+            storing.map(|member| member.machine).collect()
+        };
+        let mut live = storing(newest);
+        live.retain(|machine| self.nodes[machine].end.is_none());
+        let left = storing(&next).len();
+        assert!(2 * left > live.len(), "{left} of {live:?} go on");
+        self.store.push(next);
+        Stored::Won
+    }
+
+    fn timeout(&mut self) {
+        let acting = self.nodes.iter().filter(|(_, node)| node.acts());
+        let acting = acting.map(|(machine, _)| *machine);
+        if let Some(machine) = acting.choose(&mut self.rng) {
+            self.act(machine, Reconfiguration::on_timeout);
+        }
+    }
+
+    fn reaches(&self, one: MachineId, other: MachineId) -> bool {
+        !self.cut.contains(&(one.min(other), one.max(other)))
+    }
+
+    /// Makes one of the steps that are possible; returns false if there is none.
+    fn step(&mut self) -> bool {
+        let is_paused = |machine: &MachineId| self.nodes[machine].paused;
+        let links = self.flying.iter();
+        let links = links.filter(|((_, to), queue)| !queue.is_empty() && !is_paused(to));
+        let link = links.map(|(link, _)| *link).choose(&mut self.rng);
+        let live = self.nodes.iter().filter(|(_, node)| node.acts());
+        let busy = live.clone().filter(|(_, node)| !node.begun.is_empty());
+        let busy = busy.map(|(machine, _)| *machine).choose(&mut self.rng);
+        let unaware = live.filter(|(_, node)| !node.unnoticed.is_empty());
+        let unaware = unaware.map(|(machine, _)| *machine).choose(&mut self.rng);
+        let first = self.rng.random_range(0..3);
+        for kind in 0..3 {
+            match ((first + kind) % 3, link, busy, unaware) {
+                (0, Some(link), ..) => self.deliver(link),
+                (1, _, Some(machine), _) => self.end_one(machine),
+                (2, .., Some(machine)) => self.notice(machine),
+                _ => continue,
+            }
+            return true;
+        }
+        false
+    }
+
+    fn deliver(&mut self, (from, to): (MachineId, MachineId)) {
+        let queue = self.flying.get_mut(&(from, to)).unwrap();
+        let message = queue.pop_front().unwrap();
+        // Messages of the dead may arrive or not.
+        let is_lost = self.nodes[&from].end.is_some() && self.rng.random();
+        if self.nodes[&to].end.is_none() && self.reaches(from, to) && !is_lost {
+            self.act(to, |value, out| value.on_message(from, message, out));
+        }
+    }
+
+    fn notice(&mut self, machine: MachineId) {
+        let node = self.nodes.get_mut(&machine).unwrap();
+        let (lost, is_gone) = node
+            .unnoticed
+            .iter()
+            .copied()
+            .choose(&mut self.rng)
+            .unwrap();
+        node.unnoticed.remove(&(lost, is_gone));
+        self.act(machine, |value, out| match is_gone {
+            true => value.gone(lost, out),
+            false => value.suspect(lost, out),
+        });
+    }
+
+    /// Ends one of the things that a machine has begun.
+    fn end_one(&mut self, me: MachineId) {
+        let node = self.nodes.get_mut(&me).unwrap();
+        let at = self.rng.random_range(0..node.begun.len());
+        match node.begun.swap_remove(at) {
+            Begun::Probe(machine) => {
+                let other = &self.nodes[&machine];
+                let runs = other.end.is_none() && self.reaches(me, machine);
+                let probed = match runs {
+                    true => Probed::Runs {
+                        boot: u64::from(machine.get()) << 40,
+                    },
+                    false => Probed::Nothing,
+                };
+                self.act(me, |value, out| value.on_probed(machine, probed, out));
+            }
+            Begun::Read => {
+                let newest = self.store.last().unwrap().clone();
+                let read = match self.rng.random_ratio(1, 20) {
+                    true => Err("a disk error".into()),
+                    false => Ok(newest),
+                };
+                self.act(me, |value, out| value.on_read(read, out));
+            }
+            Begun::Store(next, None) => {
+                let stored = match self.rng.random_ratio(1, 20) {
+                    true => Stored::Failed("a disk error".into()),
+                    false => self.swap(next.clone()),
+                };
+                let node = self.nodes.get_mut(&me).unwrap();
+                node.begun.push(Begun::Store(next, Some(stored)));
+            }
+            Begun::Store(next, Some(stored)) => {
+                let version = next.version;
+                self.act(me, |value, out| value.on_stored(version, stored, out));
+            }
+            Begun::Apply(id) => {
+                self.nodes.get_mut(&me).unwrap().applied = id;
+                self.end_connections(me, id);
+                self.act(me, |value, out| value.on_applied(id, out));
+            }
+        }
+    }
+
+    /// Ends the connections of a machine to those that are no members of the configuration that it has applied.
+    fn end_connections(&mut self, me: MachineId, id: u64) {
+        let of = self.store.iter().find(|one| one.version.id == id).unwrap();
+        let others = self.nodes.iter_mut().filter(|(_, node)| node.end.is_none());
+        for (_, other) in others.filter(|(machine, _)| of.member(**machine).is_none()) {
+            other.unnoticed.insert((me, false));
+        }
+    }
+
+    fn act(&mut self, me: MachineId, act: impl FnOnce(&mut Reconfiguration, &mut Vec<Action>)) {
+        let mut actions = Vec::new();
+        let node = self.nodes.get_mut(&me).unwrap();
+        act(&mut node.value, &mut actions);
+        for action in actions {
+            let node = self.nodes.get_mut(&me).unwrap();
+            match action {
+                Action::Send(to, message) => {
+                    self.flying.entry((me, to)).or_default().push_back(message);
+                }
+                Action::Probe(machine) => node.begun.push(Begun::Probe(machine)),
+                Action::Read => node.begun.push(Begun::Read),
+                Action::Store(next) => node.begun.push(Begun::Store((*next).clone(), None)),
+                Action::Apply(next) => {
+                    node.begun.retain(|one| !matches!(one, Begun::Apply(_)));
+                    node.begun.push(Begun::Apply(next.version.id));
+                }
+                Action::Commit(next) => self.judge_commit(&next),
+                Action::Block(_) => {}
+                Action::Halt(halted) => self.judge_halt(&halted),
+                Action::Stop(version) => self.judge_eviction(me, version),
+            }
+        }
+    }
+
+    fn judge_halt(&mut self, halted: &super::super::Halted) {
+        let newest = self.store.last().unwrap();
+        for (id, machines) in &halted.regions {
+            let region = newest.region(*id).unwrap();
+            let is_full = |one: &&Replica| one.state == ReplicaState::Full;
+            let full = region.replicas.iter().filter(is_full);
+            let full: Vec<MachineId> = full.map(|one| one.machine).collect();
+            assert_eq!(full, *machines, "{id}");
+            assert!(full.iter().all(|one| self.full[id].contains(one)));
+            let left = full.iter().find(|one| self.nodes[one].end.is_none());
+            assert_eq!(left, None, "{id} is left");
+        }
+        // The cluster stops.
+        let live: Vec<MachineId> = self.live().collect();
+        live.into_iter().for_each(|one| self.end(one, End::Halted));
+    }
+
+    fn judge_eviction(&mut self, me: MachineId, version: Version) {
+        let of = self.store.iter().find(|one| one.version == version);
+        let of = of.expect("machines are evicted by configurations that the store has");
+        assert!(of.member(me).is_none());
+        self.end(me, End::Evicted);
+    }
+
+    /// Checks a configuration that comes into effect somewhere.
+    fn judge_commit(&self, next: &Configuration) {
+        assert!(self.store.contains(next), "{} was not stored", next.version);
+        for member in &next.members {
+            let node = &self.nodes[&member.machine];
+            assert!(
+                node.applied >= next.version.id || node.end.is_some(),
+                "{} is in effect, and {} has not applied it",
+                next.version,
+                member.machine
+            );
+        }
+        for region in &next.regions {
+            assert!(
+                self.full[&region.region].contains(&region.primary()),
+                "the primary of {} does not have its data",
+                region.region
+            );
+        }
+    }
+
+    /// Checks that no region has two primaries that may serve it.
+    fn judge_primaries(&self) {
+        let mut primaries: BTreeMap<RegionId, MachineId> = BTreeMap::new();
+        for machine in self.live() {
+            let serves = self.nodes[&machine].value.current();
+            for region in serves.regions.iter().filter(|one| one.primary() == machine) {
+                if let Some(other) = primaries.insert(region.region, machine) {
+                    panic!("{other} and {machine} are primaries of {}", region.region);
+                }
+            }
+        }
+    }
+
+    /// Checks what must hold when nothing changes any more.
+    pub(super) fn judge(&self) {
+        let newest = self.store.last().unwrap();
+        let live: BTreeSet<MachineId> = self.live().collect();
+        let ids = newest.members.iter().map(|member| member.machine);
+        let members: BTreeSet<MachineId> = ids.collect();
+        assert!(newest.members.iter().any(|member| member.stores) || live.is_empty());
+        if self.cut.is_empty() {
+            // Without cut connections all that live are members, and agree, unless none of them stores regions.
+            let storing =
+                |machine: &MachineId| newest.member(*machine).is_some_and(|one| one.stores);
+            if live.iter().any(storing) {
+                assert_eq!(live, members, "at the end of {}", newest.version);
+            }
+        } else {
+            assert!(
+                live.is_subset(&members),
+                "{live:?} live, {members:?} are members"
+            );
+        }
+        // Two parts without a majority wait for each other.
+        let both_live =
+            |cut: &&(MachineId, MachineId)| live.contains(&cut.0) && live.contains(&cut.1);
+        if live == members && !self.cut.iter().any(|cut| both_live(&cut)) {
+            for machine in &live {
+                let value = &self.nodes[machine].value;
+                assert_eq!(**value.current(), *newest, "on {machine}: {self:?}");
+                assert!(!value.is_changing(), "{machine} still changes: {value:#?}");
+            }
+        }
+    }
+}
