@@ -74,6 +74,7 @@ pub mod record;
 pub mod recovery;
 mod regions;
 mod remote;
+mod replica;
 mod results;
 pub mod retry;
 mod slots;

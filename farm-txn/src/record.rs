@@ -128,6 +128,20 @@ impl Object<'_> {
     }
 }
 
+impl<'a> Object<'a> {
+    /// Returns each of the adjacent objects as one of its own. The word of a block is about the block of the first one; all are in one run
+    /// of blocks.
+    pub fn each(self) -> impl Iterator<Item = Object<'a>> {
+        let addresses = self.addresses().enumerate();
+        addresses.map(move |(index, address)| Object {
+            address,
+            block: if index == 0 { self.block } else { 0 },
+            count: 1,
+            ..self
+        })
+    }
+}
+
 /// Why decoding a record failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {

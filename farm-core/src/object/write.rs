@@ -93,6 +93,15 @@ pub fn make_exclusive(memory: &Memory, at: usize, version: Version) {
     );
 }
 
+/// Locks an object exclusively at the version that it has, even if it is locked, and returns that version. Only recovery does so, when
+/// nobody writes who could hold the lock.
+#[inline]
+pub fn take_over(memory: &Memory, at: usize) -> Version {
+    let version = load_version(memory, at).version();
+    make_exclusive(memory, at, version);
+    version
+}
+
 /// Releases a lock without having written.
 #[inline]
 pub fn unlock(memory: &Memory, at: usize, version: Version) {

@@ -143,6 +143,7 @@ pub const ALL: &[&str] = &[
     "worker: machine linked",
     "worker: parked",
     "worker: woken",
+    "recovery: a lock of a transaction that has ended is freed",
     "recovery: a message of a later configuration waits",
     "recovery: a message of an earlier configuration",
     "recovery: a region votes abort",

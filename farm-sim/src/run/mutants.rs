@@ -71,6 +71,8 @@ pub const ALL: &[Mutant] = &[
     mutant("truncated transaction is unknown", "append-loss"),
     mutant("commit by locks alone", "append-loss"),
     mutant("low bound passes a lost participant", "append-loss"),
+    mutant("recovery installs older values", "append-loss"),
+    mutant("head of a new block missing", "append-loss"),
     mutant("head advanced before zeroing", "table"),
     mutant("record checksum not looked at", "append"),
     mutant("ring record taken twice", "append"),

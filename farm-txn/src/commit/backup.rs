@@ -3,13 +3,13 @@
 //!
 //! Records of different coordinators reach a backup in any order, so the newest version wins.
 
-use farm_core::alloc::LocateError;
 use farm_core::object::{LockMode, Version, VersionWord, write};
 use farm_core::worker::Worker;
 use farm_core::{marks, mutants};
 
 use super::lock::Rejected;
-use crate::record::{Effect, Lock, Object};
+use crate::record::{Lock, Object};
+use crate::replica;
 
 /// Applies a COMMIT-BACKUP record to the copies of this machine. Returns false if another worker changes one of the copies
 /// now: the caller must try again.
@@ -19,14 +19,7 @@ use crate::record::{Effect, Lock, Object};
 pub(super) fn apply_record(worker: &mut Worker, record: &Lock<'_>) -> Result<bool, Rejected> {
     for object in record.objects() {
         let object = object?;
-        for (index, address) in object.addresses().enumerate() {
-            // The word is about the block of the first object. All objects are in one run of blocks.
-            let block = if index == 0 { object.block } else { 0 };
-            let one = Object {
-                address,
-                block,
-                ..object
-            };
+        for one in object.each() {
             if !apply(worker, &one)? {
                 marks::mark("backup: waits for another worker");
                 return Ok(false);
@@ -60,25 +53,8 @@ pub(super) fn change(now: VersionWord, read: Version) -> Change {
 }
 
 fn apply(worker: &mut Worker, object: &Object<'_>) -> Result<bool, Rejected> {
-    let (address, class) = (object.address, object.class);
-    let table = worker.backup_table(address.region())?;
-    if object.block != 0 {
-        table.adopt_block(address.offset(), class, object.block)?;
-    }
-    // A change may arrive before the record that allocated the object, which tells the block. The primary has checked both.
-    let fits = match table.object_at(address.offset()) {
-        Ok(head) => head.class == class,
-        Err(LocateError::NoBlock(_) | LocateError::Table(_)) => {
-            let (first, last) = (table.geometry().table_bytes(), table.memory().len());
-            let at = address.offset() as usize;
-            first <= at && at + class.object_bytes() <= last
-        }
-        Err(_) => false,
-    };
-    if !fits {
-        return Err(Rejected::NoObject(address));
-    }
-    let (memory, at) = (table.memory(), address.offset() as usize);
+    let table = worker.backup_table(object.address.region())?;
+    let (memory, at) = replica::place(table, object)?;
     let now = write::load_version(memory, at);
     let next = match change(now, object.version) {
         Change::Waits => return Ok(false),
@@ -91,11 +67,6 @@ fn apply(worker: &mut Worker, object: &Object<'_>) -> Result<bool, Rejected> {
     if !write::try_lock(memory, at, now.version(), LockMode::Exclusive) {
         return Ok(false);
     }
-    let bytes = class.object_bytes();
-    if object.effect == Effect::Format {
-        write::install_zeroed(memory, at, (bytes, 1), next, object.incarnation);
-        return Ok(true);
-    }
-    write::install(memory, at, bytes, next, object.incarnation, object.payload);
+    replica::install(memory, at, object, next);
     Ok(true)
 }

@@ -3,7 +3,7 @@
 //! [`lock_local`] locks the objects of the coordinator's machine, [`lock_record`] those of a LOCK record at a primary.
 //! Both lock all objects or none.
 
-use farm_core::alloc::{ReleaseError, SizeClass, TableError, class_for_payload};
+use farm_core::alloc::{ReleaseError, SizeClass, class_for_payload};
 use farm_core::ids::Address;
 use farm_core::mem::Memory;
 use farm_core::object::{LockMode, VersionWord, write};
@@ -16,6 +16,7 @@ use super::{conflict, local, written};
 use crate::error::{Abort, TxError};
 use crate::layer::transactions;
 use crate::record::{self, Effect, Kind, Lock, Object, Record, RecordError};
+use crate::replica::ReplicaError;
 use crate::tx::{Entry, Intent, Tx, is_slot};
 
 /// Locks every written object of this machine, or none.
@@ -68,9 +69,8 @@ pub(super) enum Rejected {
     Address(#[from] AddressError),
     #[error(transparent)]
     Release(#[from] ReleaseError),
-    /// The record names a block that its primary cannot have.
     #[error(transparent)]
-    Block(#[from] TableError),
+    Replica(#[from] ReplicaError),
     /// The object would reach beyond its region.
     #[error("there is no object at {0}")]
     NoObject(Address),

@@ -8,13 +8,14 @@
 //!    of the machines are left, as long as each region is left on one of them.
 //!
 //! [`Drain`] gathers what the logs of a machine say, and [`Recovery`] is the machine's part in recovery, as a value (docs/decisions/0038).
-//! Machines do not recover yet: the simulator recovers what is left of killed ones. [`Findings`] are the same rules for one who sees the
+//! [`replica`] is what its steps do to objects. Machines do not recover yet: the simulator recovers what is left of killed ones. [`Findings`] are the same rules for one who sees the
 //! logs of all machines at once, with which the simulator compares.
 
 mod evidence;
 mod findings;
 mod machine;
 pub mod message;
+pub mod replica;
 #[cfg(test)]
 mod tests;
 mod undecided;

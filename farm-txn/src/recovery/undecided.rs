@@ -87,19 +87,8 @@ impl Body {
 
     /// Returns the object at this address, as one of its own if it is one of several adjacent ones.
     pub fn object(&self, address: Address) -> Option<Object<'_>> {
-        let mut objects = self.objects();
-        let object = objects.find(|object| object.addresses().any(|one| one == address))?;
-        // The word is about the block of the first object.
-        let block = match object.address == address {
-            true => object.block,
-            false => 0,
-        };
-        Some(Object {
-            address,
-            block,
-            count: 1,
-            ..object
-        })
+        let mut objects = self.objects().flat_map(Object::each);
+        objects.find(|object| object.address == address)
     }
 }
 
@@ -221,6 +210,14 @@ impl Undecided {
     /// Returns all transactions.
     pub fn all(&self) -> impl Iterator<Item = (TxId, &Known)> {
         self.txs.iter().map(|(id, known)| (*id, known))
+    }
+
+    /// Returns the objects of all values that this machine has: transactions that are not decided may have locked them.
+    pub fn objects(&self) -> BTreeSet<Address> {
+        let known = self.txs.values().flat_map(|known| known.of.values());
+        let bodies = known.filter_map(|one| one.body.as_ref());
+        let objects = bodies.flat_map(Body::objects);
+        objects.flat_map(|object| object.addresses()).collect()
     }
 
     /// Returns the low bounds that this machine knows.

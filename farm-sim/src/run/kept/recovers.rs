@@ -1,17 +1,18 @@
-//! Recovers what is left of a killed cluster by the code of production, on a copy of the objects, and checks that all replicas are equal
+//! Recovers what is left of a killed cluster by the code of production, on copies of its memory, and checks that all replicas are equal
 //! afterwards.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::Ordering;
 
+use farm_core::alloc::{BlockTable, Difference, compare_replicas};
 use farm_core::ids::{Address, MachineId, RegionId};
 use farm_core::marks;
 use farm_core::mem::{Memory, WORD_BYTES};
-use farm_core::object::position;
+use farm_core::object::LockMode;
 use farm_core::region::map::Replicas;
-use farm_txn::record::{Effect, FIXED_CONFIGURATION, Object, TxId};
+use farm_txn::record::{FIXED_CONFIGURATION, TxId};
 use farm_txn::recovery::message::{Message, Step};
-use farm_txn::recovery::{Body, Decision, Recovery, Roles, Unexpected};
+use farm_txn::recovery::replica::{self, ReplicaError};
+use farm_txn::recovery::{Decision, Recovery, Roles, Undecided, Unexpected};
 use rand::seq::{IteratorRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -19,20 +20,14 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::{Header, Kept, Loss};
 use crate::cluster::Copies;
 
-/// What recovery has installed in a replica.
-struct Installed {
-    version: u64,
-    payload: Vec<u8>,
-}
-
 /// The machines that are left, while they recover.
-struct Recovering<'a> {
+struct Recovering {
     rng: Xoshiro256PlusPlus,
-    copies: &'a [Copies],
+    /// Copies of the replicas that are left.
+    tables: BTreeMap<(MachineId, RegionId), BlockTable>,
     machines: BTreeMap<MachineId, Recovery>,
     /// Messages, with their configurations.
     flying: BTreeMap<(MachineId, MachineId), VecDeque<(u64, Message)>>,
-    installed: BTreeMap<(MachineId, Address), Installed>,
     locked: BTreeSet<(MachineId, Address)>,
     decided: BTreeMap<TxId, Decision>,
     recovered: BTreeSet<MachineId>,
@@ -64,24 +59,14 @@ pub(super) fn check(
         .collect();
     let mut this = Recovering {
         rng: Xoshiro256PlusPlus::seed_from_u64(kept.records),
-        copies,
+        tables: copy_left(copies, loss)?,
         machines: BTreeMap::new(),
         flying: BTreeMap::new(),
-        installed: BTreeMap::new(),
         locked: BTreeSet::new(),
         decided: BTreeMap::new(),
         recovered: BTreeSet::new(),
     };
-    let mut known = BTreeMap::new();
-    for me in &members {
-        let (undecided, ended) = kept.drained.get(me).cloned().unwrap_or_default();
-        for one in ended.iter().filter(|one| one.committed) {
-            for (region, body) in &one.of {
-                this.apply_all(*me, body.objects_in(*region));
-            }
-        }
-        known.insert(*me, undecided);
-    }
+    let known = this.drain(kept, &members)?;
     let roles = |me, configuration| Roles {
         configuration,
         recovered: FIXED_CONFIGURATION,
@@ -111,11 +96,54 @@ pub(super) fn check(
         }
     }
     while this.step()? {}
-    this.check_end(kept, &regions, committed)?;
+    this.check_end(kept, copies, &regions, committed)?;
     Ok(this.decided)
 }
 
-impl Recovering<'_> {
+/// Copies the memory of the replicas that are left.
+fn copy_left(
+    copies: &[Copies],
+    loss: &Loss<'_>,
+) -> Result<BTreeMap<(MachineId, RegionId), BlockTable>, String> {
+    let mut tables = BTreeMap::new();
+    for one in copies {
+        let left = one.copies.iter();
+        for (machine, memory) in left.filter(|copy| !loss.lost.contains(&copy.0)) {
+            let mut words = vec![0; memory.len() / WORD_BYTES];
+            memory.read_words(0, &mut words);
+            let copy = Memory::anonymous(memory.len());
+            copy.write_words(0, &words);
+            let table = BlockTable::open_after_crash(copy, one.region);
+            let table = table.map_err(|error| error.to_string())?;
+            tables.insert((*machine, one.region), table);
+        }
+    }
+    Ok(tables)
+}
+
+impl Recovering {
+    /// Does what is left of transactions that have ended, and returns what the machines know of the others.
+    fn drain(
+        &self,
+        kept: &Kept,
+        members: &BTreeSet<MachineId>,
+    ) -> Result<BTreeMap<MachineId, Undecided>, String> {
+        let mut known = BTreeMap::new();
+        for me in members {
+            let (undecided, ended) = kept.drained.get(me).cloned().unwrap_or_default();
+            let locked = undecided.objects();
+            let tables = self.tables.iter().filter(|(place, _)| place.0 == *me);
+            for ((_, region), table) in tables {
+                for one in &ended {
+                    let ended = replica::end(table, one, &locked);
+                    ended.map_err(|error| format!("{region} on {me}: {error}"))?;
+                }
+            }
+            known.insert(*me, undecided);
+        }
+        Ok(known)
+    }
+
     fn begun(
         &mut self,
         me: MachineId,
@@ -167,9 +195,20 @@ impl Recovering<'_> {
                     let objects = body.objects_in(region);
                     let all = objects.flat_map(|object| object.addresses());
                     self.locked.extend(all.map(|address| (me, address)));
+                    self.change(me, region, |table| replica::lock(table, &body))?;
                 }
-                Step::Apply(region, body) => self.apply_all(me, body.objects_in(region)),
-                Step::Release(address, bodies) => self.release(me, address, &bodies)?,
+                Step::Apply(region, body) => {
+                    self.change(me, region, |table| replica::apply_all(table, &body))?;
+                }
+                Step::Release(address, bodies) => {
+                    if !self.locked.remove(&(me, address)) {
+                        return Err(format!(
+                            "recovery unlocks {address} on {me}, which it has not locked"
+                        ));
+                    }
+                    let release = |table: &_| replica::release(table, address, &bodies);
+                    self.change(me, address.region(), release)?;
+                }
                 Step::Activate(_) | Step::Outcome(..) => {}
                 Step::Recovered => {
                     self.recovered.insert(me);
@@ -179,73 +218,28 @@ impl Recovering<'_> {
         Ok(())
     }
 
-    fn release(&mut self, me: MachineId, address: Address, bodies: &[Body]) -> Result<(), String> {
-        if !self.locked.remove(&(me, address)) {
-            return Err(format!(
-                "recovery unlocks {address} on {me}, which it has not locked"
-            ));
-        }
-        for object in bodies.iter().filter_map(|body| body.object(address)) {
-            self.apply(me, &object, address);
-        }
-        Ok(())
+    /// Changes objects of a replica.
+    fn change(
+        &self,
+        me: MachineId,
+        region: RegionId,
+        change: impl FnOnce(&BlockTable) -> Result<(), ReplicaError>,
+    ) -> Result<(), String> {
+        let table = self.tables.get(&(me, region));
+        let table = table.ok_or_else(|| format!("{me} has no replica of {region}"))?;
+        change(table).map_err(|error| format!("{region} on {me}: {error}"))
     }
 
-    fn apply_all<'o>(&mut self, me: MachineId, objects: impl Iterator<Item = Object<'o>>) {
-        for object in objects {
-            for address in object.addresses() {
-                self.apply(me, &object, address);
-            }
-        }
-    }
-
-    fn apply(&mut self, me: MachineId, object: &Object<'_>, address: Address) {
-        let version = object.version.next().get();
-        if self.version(me, address) >= version {
-            return;
-        }
-        let payload = match object.effect {
-            Effect::Format => Vec::new(),
-            _ => object.payload.to_vec(),
-        };
-        let new = Installed { version, payload };
-        self.installed.insert((me, address), new);
-    }
-
-    fn memory(&self, me: MachineId, address: Address) -> Option<&Memory> {
-        let region = self
-            .copies
-            .iter()
-            .find(|one| one.region == address.region())?;
-        let copy = region.copies.iter().find(|(machine, _)| *machine == me)?;
-        Some(&copy.1)
-    }
-
-    fn version(&self, me: MachineId, address: Address) -> u64 {
-        match self.installed.get(&(me, address)) {
-            Some(installed) => installed.version,
-            None => self.memory(me, address).map_or(0, |memory| {
-                Header::of(memory, address.offset() as usize).number()
-            }),
-        }
-    }
-
-    /// Returns the first bytes of the object's payload, of a replica that recovery has not changed.
-    fn stored(&self, me: MachineId, address: Address, bytes: usize) -> Vec<u8> {
-        let Some(memory) = self.memory(me, address) else {
-            return Vec::new();
-        };
-        let byte = |payload| {
-            let at = address.offset() as usize + position(payload);
-            let within = at % WORD_BYTES;
-            memory.load(at - within, Ordering::Acquire).to_le_bytes()[within]
-        };
-        (0..bytes).map(byte).collect()
+    /// Returns the header of an object in a replica that is left.
+    fn header(&self, me: MachineId, address: Address) -> Option<Header> {
+        let table = self.tables.get(&(me, address.region()))?;
+        Some(Header::of(table.memory(), address.offset() as usize))
     }
 
     fn check_end(
         &self,
         kept: &Kept,
+        copies: &[Copies],
         regions: &BTreeMap<RegionId, Replicas>,
         committed: &BTreeSet<TxId>,
     ) -> Result<(), String> {
@@ -256,88 +250,76 @@ impl Recovering<'_> {
         if let Some((machine, address)) = self.locked.first() {
             return Err(format!("recovery leaves {address} locked on {machine}"));
         }
-        self.check_values(kept, regions, committed)?;
-        let named: BTreeSet<Address> = kept.objects.values().flatten().map(|one| one.0).collect();
-        for address in named {
-            let Some(replicas) = regions.get(&address.region()) else {
-                continue;
-            };
+        self.check_values(kept, copies, regions, committed)?;
+        for (region, replicas) in regions {
+            let table = |machine| &self.tables[&(machine, *region)];
             let primary = replicas.primary();
             for backup in replicas.backups() {
-                self.check_equal(kept, address, (primary, *backup))?;
+                let compared = compare_replicas(table(primary), table(*backup));
+                compared.map_err(|difference| {
+                    let about = match &difference {
+                        Difference::Object { address, .. } => [primary, *backup].map(|machine| {
+                            let header = self.header(machine, *address);
+                            let version = header.map_or(0, |header| header.number());
+                            kept.about(machine, *address, version)
+                        }),
+                        _ => Default::default(),
+                    };
+                    format!(
+                        "after recovery {primary} and {backup} differ: {difference}{}",
+                        about.concat()
+                    )
+                })?;
             }
         }
         Ok(())
     }
 
-    /// Checks that all replicas have the versions of committed transactions, and that recovery has installed no others.
+    /// Checks that all replicas have the versions of committed transactions unlocked, and that recovery has installed no others.
     fn check_values(
         &self,
         kept: &Kept,
+        copies: &[Copies],
         regions: &BTreeMap<RegionId, Replicas>,
         committed: &BTreeSet<TxId>,
     ) -> Result<(), String> {
         let of = |id: &TxId| kept.objects.get(id).into_iter().flatten().copied();
         let written: BTreeSet<(Address, u64)> = committed.iter().flat_map(of).collect();
-        for (address, version) in &written {
-            let replicas = regions.get(&address.region());
-            let mut machines = replicas.iter().flat_map(|one| one.all());
-            let lacks = |machine: &&MachineId| self.version(**machine, *address) < *version;
-            if let Some(machine) = machines.find(lacks) {
-                let about = kept.about(*machine, *address, *version);
-                return Err(format!(
-                    "after recovery {machine} lacks version {version} of {address}, which is committed{about}"
-                ));
-            }
-        }
-        for ((machine, address), Installed { version, .. }) in &self.installed {
-            if !written.contains(&(*address, *version)) {
-                let about = kept.about(*machine, *address, *version);
-                return Err(format!(
-                    "recovery has installed version {version} of {address} on {machine}, and commits no transaction that wrote it{about}"
-                ));
+        let all = kept.objects.values().flatten().copied();
+        for (address, version) in all {
+            let Some(replicas) = regions.get(&address.region()) else {
+                continue;
+            };
+            for machine in replicas.all() {
+                let Some(now) = self.header(*machine, address) else {
+                    return Err(format!("{machine} has no replica of {}", address.region()));
+                };
+                let about = || kept.about(*machine, address, version);
+                let is_committed = written.contains(&(address, version));
+                if now.version.mode() != LockMode::Unlocked {
+                    return Err(format!(
+                        "recovery leaves {address} locked on {machine}{}",
+                        about()
+                    ));
+                }
+                if now.number() < version && is_committed {
+                    return Err(format!(
+                        "after recovery {machine} lacks version {version} of {address}, which is committed{}",
+                        about()
+                    ));
+                }
+                let before = copies.iter().find(|one| one.region == address.region());
+                let before = before.and_then(|one| one.copies.iter().find(|one| one.0 == *machine));
+                let before = before.map(|one| Header::of(&one.1, address.offset() as usize));
+                let is_new = before.is_some_and(|before| before.number() < version);
+                if now.number() == version && is_new && !is_committed {
+                    return Err(format!(
+                        "recovery has installed version {version} of {address} on {machine}, and commits no transaction that wrote it{}",
+                        about()
+                    ));
+                }
             }
         }
         Ok(())
-    }
-
-    fn check_equal(
-        &self,
-        kept: &Kept,
-        address: Address,
-        (one, other): (MachineId, MachineId),
-    ) -> Result<(), String> {
-        let versions = (self.version(one, address), self.version(other, address));
-        let installed = |machine| self.installed.get(&(machine, address));
-        let payload = |machine, bytes| match installed(machine) {
-            Some(installed) => installed.payload.clone(),
-            None => self.stored(machine, address, bytes),
-        };
-        let bytes = [one, other].map(|machine| installed(machine).map(|new| new.payload.len()));
-        // The first header of a slot is written when it is reserved, on the primary alone.
-        let is_zero = |machine| {
-            let memory = self.memory(machine, address);
-            memory.is_none_or(|memory| Header::of(memory, address.offset() as usize).is_zero())
-        };
-        if bytes == [None, None] && (is_zero(one) || is_zero(other)) {
-            return Ok(());
-        }
-        let bytes = bytes[0].or(bytes[1]).unwrap_or(0);
-        if versions.0 == versions.1 && payload(one, bytes) == payload(other, bytes) {
-            return Ok(());
-        }
-        let about = |machine: MachineId, version: u64| {
-            let how = match installed(machine) {
-                Some(_) => "installed by recovery",
-                None => "found",
-            };
-            let records = kept.about(machine, address, version);
-            format!("version {version} on {machine} ({how}{records})")
-        };
-        Err(format!(
-            "after recovery {address} has {} and {}, or other bytes",
-            about(one, versions.0),
-            about(other, versions.1)
-        ))
     }
 }

@@ -1,0 +1,227 @@
+//! The objects of a machine's replicas while it recovers: what [`Step`](super::message::Step)s and drains do to them.
+//!
+//! Whoever had locked an object has ended, or waits for recovery, so locks are taken over. A version that a replica has already is
+//! never installed again, and an older one never, so that all of this can be done as often as one likes.
+
+use std::collections::BTreeSet;
+
+use farm_core::alloc::BlockTable;
+use farm_core::ids::Address;
+use farm_core::object::{LockMode, write};
+use farm_core::{marks, mutants};
+
+use super::undecided::{Body, EndedHere};
+use crate::record::Object;
+pub use crate::replica::ReplicaError;
+use crate::replica::{install, place};
+
+/// Does what is left of a transaction that has ended, in one region. Objects that are in `kept` stay locked: those of undecided
+/// transactions of which this machine has records.
+///
+/// # Errors
+/// [`ReplicaError`] if a record names an object that the replica cannot have.
+pub fn end(
+    table: &BlockTable,
+    ended: &EndedHere,
+    kept: &BTreeSet<Address>,
+) -> Result<(), ReplicaError> {
+    let bodies = ended.of.iter().filter(|one| one.0 == table.region());
+    for object in bodies.flat_map(|one| one.1.objects_in(one.0)) {
+        for one in object.each() {
+            match ended.committed {
+                true => apply(table, &one, kept)?,
+                false => free_lock(table, one.address, kept),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Locks the objects of an undecided transaction in one region.
+///
+/// # Errors
+/// [`ReplicaError`] if the record names an object that the replica cannot have.
+pub fn lock(table: &BlockTable, body: &Body) -> Result<(), ReplicaError> {
+    let objects = body.objects_in(table.region()).flat_map(Object::each);
+    for object in objects {
+        // The head of its block is written when the transaction commits.
+        let object = Object { block: 0, ..object };
+        let (memory, at) = place(table, &object)?;
+        write::take_over(memory, at);
+    }
+    Ok(())
+}
+
+/// Installs the values of a committed transaction in a backup.
+///
+/// # Errors
+/// [`ReplicaError`] if the record names an object that the replica cannot have.
+pub fn apply_all(table: &BlockTable, body: &Body) -> Result<(), ReplicaError> {
+    let mut objects = body.objects_in(table.region()).flat_map(Object::each);
+    objects.try_for_each(|object| apply(table, &object, &BTreeSet::new()))
+}
+
+/// Installs the newest value of an object that recovery has locked, if there is one, and unlocks it. `bodies` are those of all
+/// transactions that commit, oldest first.
+///
+/// # Errors
+/// [`ReplicaError`] if a record names an object that the replica cannot have.
+pub fn release(table: &BlockTable, address: Address, bodies: &[Body]) -> Result<(), ReplicaError> {
+    let objects = bodies.iter().filter_map(|body| body.object(address));
+    let mut newest = None;
+    for object in objects {
+        // Any of them may be the only one that has the head of the block.
+        place(table, &object)?;
+        newest = Some(object);
+    }
+    match newest {
+        Some(object) => apply(table, &object, &BTreeSet::new()),
+        None => {
+            free_lock(table, address, &BTreeSet::new());
+            Ok(())
+        }
+    }
+}
+
+/// Installs a value where it is newer. Otherwise the object is only unlocked, unless it is `kept`.
+fn apply(
+    table: &BlockTable,
+    object: &Object<'_>,
+    kept: &BTreeSet<Address>,
+) -> Result<(), ReplicaError> {
+    let (memory, at) = place(table, object)?;
+    let next = object.version.next();
+    if write::load_version(memory, at).version() >= next
+        && !mutants::is_on("recovery installs older values")
+    {
+        free_lock(table, object.address, kept);
+        return Ok(());
+    }
+    write::take_over(memory, at);
+    install(memory, at, object, next);
+    Ok(())
+}
+
+/// Unlocks an object, whoever holds the lock, unless it is `kept`.
+fn free_lock(table: &BlockTable, address: Address, kept: &BTreeSet<Address>) {
+    let (memory, at) = (table.memory(), address.offset() as usize);
+    let now = write::load_version(memory, at);
+    if now.mode() != LockMode::Unlocked && !kept.contains(&address) {
+        marks::mark("recovery: a lock of a transaction that has ended is freed");
+        write::unlock(memory, at, now.version());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farm_core::alloc::SizeClass;
+    use farm_core::ids::RegionId;
+    use farm_core::mem::Memory;
+    use farm_core::object::{Incarnation, Version, VersionWord};
+    use rand::SeedableRng;
+    use rand_xoshiro::Xoshiro256PlusPlus;
+
+    use super::*;
+    use crate::record::{self, Effect, TxId};
+
+    const BLOCK_BYTES: usize = 4096;
+
+    fn table() -> BlockTable {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(1);
+        let region = RegionId::new(1, 1).unwrap();
+        let memory = Memory::anonymous(16 * BLOCK_BYTES);
+        BlockTable::format(memory, region, BLOCK_BYTES, &mut rng).unwrap()
+    }
+
+    /// Returns the body of a transaction that has read a version of one object.
+    fn body(address: Address, read: u64, effect: Effect, block: u64) -> Body {
+        let class = SizeClass::new(0);
+        let payload = [read as u8; 8];
+        let object = Object {
+            address,
+            class,
+            version: Version::new(read),
+            incarnation: Incarnation::new(class, 1).allocated(),
+            effect,
+            block,
+            count: 1,
+            payload: &payload,
+        };
+        let mut bytes = vec![0; record::FIXED_BYTES];
+        record::encode_lock(&mut bytes, 0, &[address.region().to_bits()], 1);
+        record::encode_object(&mut bytes, &object);
+        Body::new(&bytes).unwrap()
+    }
+
+    fn header(table: &BlockTable, address: Address) -> VersionWord {
+        write::load_version(table.memory(), address.offset() as usize)
+    }
+
+    fn of(version: u64, mode: LockMode) -> VersionWord {
+        VersionWord::of(Version::new(version), mode)
+    }
+
+    #[test]
+    fn locks_are_taken_over_and_freed_with_the_newest_value() {
+        let table = table();
+        let address = Address::new(table.region(), 4 * BLOCK_BYTES as u32);
+        // A block of one slab, which worker 0 owns.
+        let word = 1 << 56 | 1;
+        let new = body(address, 6, Effect::Allocate, word);
+        let (older, newer) = (
+            body(address, 7, Effect::Write, 0),
+            body(address, 8, Effect::Write, 0),
+        );
+        // Both transactions name it, and only one of their locks was granted.
+        lock(&table, &older).unwrap();
+        lock(&table, &newer).unwrap();
+        assert_eq!(header(&table, address), of(0, LockMode::Exclusive));
+        assert!(table.object_at(address.offset()).is_err(), "no block yet");
+        let bodies = [new.clone(), older.clone(), newer.clone()];
+        for _ in 0..2 {
+            release(&table, address, &bodies).unwrap();
+            assert_eq!(header(&table, address), of(9, LockMode::Unlocked));
+            assert!(table.object_at(address.offset()).is_ok());
+        }
+        apply_all(&table, &older).unwrap();
+        assert_eq!(header(&table, address), of(9, LockMode::Unlocked));
+        lock(&table, &newer).unwrap();
+        release(&table, address, &[]).unwrap();
+        assert_eq!(header(&table, address), of(9, LockMode::Unlocked));
+
+        let other = body(Address::new(table.region(), 64), 1, Effect::Write, 0);
+        assert!(lock(&table, &other).is_err(), "the block table");
+        assert!(apply_all(&table, &other).is_err(), "the block table");
+    }
+
+    #[test]
+    fn ended_transactions_leave_no_lock_but_those_of_others() {
+        let table = table();
+        let address = Address::new(table.region(), 4 * BLOCK_BYTES as u32);
+        let id = TxId {
+            configuration: 1,
+            coordinator: farm_core::ids::WorkerRef::new(
+                farm_core::ids::MachineId::new(1).unwrap(),
+                farm_core::ids::WorkerId::FIRST,
+            ),
+            sequence: 5,
+        };
+        let ended = |read, committed| EndedHere {
+            id,
+            committed,
+            of: vec![(table.region(), body(address, read, Effect::Write, 0))],
+        };
+        let kept = BTreeSet::from([address]);
+        for (committed, version) in [(true, 4), (false, 4), (true, 6)] {
+            let ended = ended(version - 1, committed);
+            write::take_over(table.memory(), address.offset() as usize);
+            let before = header(&table, address).version();
+            end(&table, &ended, &kept).unwrap();
+            let is_new = committed && before < Version::new(version);
+            let mode = header(&table, address).mode();
+            assert_eq!(mode == LockMode::Exclusive, !is_new, "{version}");
+            end(&table, &ended, &BTreeSet::new()).unwrap();
+            assert_eq!(header(&table, address), of(version, LockMode::Unlocked));
+        }
+    }
+}
