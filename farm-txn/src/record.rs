@@ -24,6 +24,7 @@ use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, RegionId, WorkerRef};
 use farm_core::object::{Incarnation, Version};
 use farm_core::ring::log_record_bytes;
+use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::object_run::ObjectRun;
@@ -173,7 +174,7 @@ pub enum RecordError {
 }
 
 /// Identifies a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TxId {
     /// The configuration under which it commits.
     pub configuration: u64,

@@ -257,16 +257,16 @@ fn read_replica(from: &mut Reader<'_>) -> Option<Replica> {
 }
 
 /// The bytes that are not read yet.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*taken)
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(super) fn u64(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
     }
 
@@ -278,7 +278,7 @@ impl Reader<'_> {
         }
     }
 
-    fn machine(&mut self) -> Option<MachineId> {
+    pub(super) fn machine(&mut self) -> Option<MachineId> {
         MachineId::new(u16::from_le_bytes(self.take()?))
     }
 

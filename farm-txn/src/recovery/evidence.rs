@@ -1,10 +1,13 @@
 //! What is known of a transaction in a region.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Decision, Vote};
 use crate::record::Kind;
 
 /// The kinds of records of a transaction that were found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u8", into = "u8")]
 pub struct Evidence(u8);
 
 impl Evidence {
@@ -66,6 +69,24 @@ impl Evidence {
     /// Returns whether a record was found that has the values to be written.
     pub const fn has_body(self) -> bool {
         self.0 & Self::BODIES.0 != 0
+    }
+}
+
+impl From<Evidence> for u8 {
+    fn from(evidence: Evidence) -> Self {
+        evidence.0
+    }
+}
+
+impl TryFrom<u8> for Evidence {
+    type Error = &'static str;
+
+    fn try_from(bits: u8) -> Result<Self, Self::Error> {
+        let all = Self::AT_PRIMARY.and(Self::AT_BACKUP);
+        match bits & !all.0 {
+            0 => Ok(Self(bits)),
+            _ => Err("there are no such kinds of records"),
+        }
     }
 }
 

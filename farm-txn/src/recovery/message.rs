@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 
 use farm_core::ids::{Address, MachineId, RegionId};
+use serde::{Deserialize, Serialize};
 
 use super::undecided::{Body, LowBounds};
 use super::{Decision, Evidence, Vote};
 use crate::record::TxId;
 
 /// A transaction that a machine has found in its evidence.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// Its number.
     pub id: TxId,
@@ -20,7 +21,7 @@ pub struct Found {
 }
 
 /// The replicas that a decision is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum To {
     /// The backups of all regions that the transaction wrote.
     Backups,
@@ -29,7 +30,7 @@ pub enum To {
 }
 
 /// A message of recovery. It belongs to a configuration, which is sent with it. Messages between two machines arrive in order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
     /// From each machine to each: what it has found, and its low bounds. There is one such message.
     Found(Vec<Found>, LowBounds),
@@ -49,7 +50,31 @@ pub enum Message {
     Decided(TxId, To),
 }
 
+/// Bytes are not a message of recovery: their sender does not follow the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is not a message of recovery: {0}")]
+pub struct NotAMessage(String);
+
 impl Message {
+    /// Returns the bytes of the message and its configuration.
+    pub fn encode(&self, configuration: u64) -> Vec<u8> {
+        let encoded = postcard::to_allocvec(&(configuration, self));
+        encoded.expect("a message has no part that cannot be encoded")
+    }
+
+    /// Returns the configuration and the message that the bytes are.
+    ///
+    /// # Errors
+    /// [`NotAMessage`].
+    pub fn decode(bytes: &[u8]) -> Result<(u64, Self), NotAMessage> {
+        let decoded = postcard::take_from_bytes(bytes);
+        let (decoded, rest) = decoded.map_err(|error| NotAMessage(error.to_string()))?;
+        match rest {
+            [] => Ok(decoded),
+            _ => Err(NotAMessage(format!("{} bytes follow it", rest.len()))),
+        }
+    }
+
     /// Returns the transaction that the message is about, if it is about one.
     pub fn id(&self) -> Option<TxId> {
         match self {

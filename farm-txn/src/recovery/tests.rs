@@ -244,7 +244,10 @@ impl Recovering {
 
     fn deliver(&mut self, (from, to): (MachineId, MachineId)) {
         let queue = self.flying.get_mut(&(from, to)).unwrap();
-        let (configuration, message) = queue.pop_front().unwrap();
+        let (configuration, sent) = queue.pop_front().unwrap();
+        let bytes = sent.encode(configuration);
+        let (_, message) = Message::decode(&bytes).unwrap();
+        assert_eq!(message, sent);
         let mut steps = Vec::new();
         let node = self.nodes.get_mut(&to).unwrap();
         let recovery = node.recovery.as_mut().unwrap();
@@ -439,6 +442,46 @@ fn deliberate_bugs_are_found() {
         farm_core::mutants::switch(None);
         println!("{bug}: seed {found:?}");
         assert!(found.is_some(), "{bug}: not found");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_message_are_refused() {
+    let region = RegionId::new(1, 2).unwrap();
+    let id = TxId {
+        configuration: 3,
+        coordinator: farm_core::ids::WorkerRef::new(
+            MachineId::new(4).unwrap(),
+            farm_core::ids::WorkerId::FIRST,
+        ),
+        sequence: 5,
+    };
+    let objects = [Object {
+        address: Address::new(region, 64),
+        class: commits::class(),
+        version: Version::new(4),
+        incarnation: commits::incarnation(1),
+        effect: Effect::Write,
+        block: 0,
+        count: 1,
+        payload: &[7; 8],
+    }];
+    let body = Body::new(&commits::body(&[region], &objects)).unwrap();
+    let regions = BTreeSet::from([region]);
+    for message in [
+        Message::Fetched(id, region, body.clone()),
+        Message::Replicate(id, region, Vote::Lock, body),
+        Message::Vote(id, region, Vote::Unknown, regions.clone()),
+        Message::Decide(id, message::To::Primaries, Decision::Abort, regions),
+    ] {
+        let mut bytes = message.encode(6);
+        assert_eq!(Message::decode(&bytes), Ok((6, message)));
+        for length in 0..bytes.len() {
+            assert!(Message::decode(&bytes[..length]).is_err(), "{length} bytes");
+        }
+        bytes.push(0);
+        let error = Message::decode(&bytes).unwrap_err().to_string();
+        assert!(error.ends_with("1 bytes follow it"), "{error}");
     }
 }
 

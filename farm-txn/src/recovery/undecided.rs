@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use farm_core::ids::{Address, RegionId, WorkerRef};
+use serde::{Deserialize, Serialize};
 
 use super::Evidence;
 use crate::record::{Kind, Object, Record, RecordError, TxId};
@@ -12,7 +13,7 @@ use crate::record::{Kind, Object, Record, RecordError, TxId};
 pub type Coordinator = (u64, WorkerRef);
 
 /// Low bounds of coordinators: all of their transactions below have ended on all machines.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LowBounds(BTreeMap<Coordinator, u64>);
 
 impl LowBounds {
@@ -42,8 +43,23 @@ impl LowBounds {
 }
 
 /// The body of a LOCK or COMMIT-BACKUP record: the values that a transaction writes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u8>", into = "Vec<u8>")]
 pub struct Body(Arc<[u8]>);
+
+impl From<Body> for Vec<u8> {
+    fn from(body: Body) -> Self {
+        body.0.to_vec()
+    }
+}
+
+impl TryFrom<Vec<u8>> for Body {
+    type Error = RecordError;
+
+    fn try_from(bytes: Vec<u8>) -> Result<Self, RecordError> {
+        Self::new(&bytes)
+    }
+}
 
 impl Body {
     /// Checks the body of a LOCK or COMMIT-BACKUP record, and keeps a copy.

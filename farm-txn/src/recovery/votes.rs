@@ -1,12 +1,13 @@
 //! How the regions of a transaction vote, and what their votes decide.
 
 use farm_core::mutants;
+use serde::{Deserialize, Serialize};
 
 use super::Evidence;
 use crate::record::Kind;
 
 /// The vote of a region on a transaction that wrote it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Vote {
     /// COMMIT-PRIMARY was found: the transaction has committed.
     CommitPrimary,
@@ -42,7 +43,7 @@ impl Vote {
 }
 
 /// What becomes of a transaction.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Decision {
     /// All replicas get its values.
     Commit,

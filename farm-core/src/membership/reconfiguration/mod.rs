@@ -14,6 +14,7 @@
 //! If something more is lost meanwhile, all begins again, with the configuration that the store has by then. Which machine makes it is
 //! only a matter of speed: the store decides.
 
+mod encoding;
 mod leader;
 mod loss;
 #[cfg(test)]
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use super::configuration::{Configuration, Version};
 use crate::ids::MachineId;
 use crate::marks;
+pub use encoding::NotAMessage;
 use leader::Leading;
 pub use loss::Halted;
 
