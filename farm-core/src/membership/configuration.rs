@@ -9,7 +9,7 @@
 //! | regions with replicas | the one way to find the machines of a region |
 //! | catalog | the object from which tables and graphs are found |
 //! | `recovered` | all transactions of configurations below it are decided and applied on all replicas |
-//! | `expiring` | machines whose leases may not have ended |
+//! | `expiring` | processes that have left and may still serve |
 //!
 //! A [`ConfigStore`](super::store::ConfigStore) holds the newest configuration. A change replaces it as a whole.
 
@@ -41,6 +41,15 @@ pub struct Domain {
     pub rack: String,
 }
 
+/// A process of a machine: one start of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Process {
+    /// The machine.
+    pub machine: MachineId,
+    /// The number that the process chose when it started.
+    pub boot: u64,
+}
+
 /// A machine of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
@@ -54,6 +63,16 @@ pub struct Member {
     pub stores: bool,
     /// Where it stands.
     pub domain: Domain,
+}
+
+impl Member {
+    /// Returns the process.
+    pub fn process(&self) -> Process {
+        Process {
+            machine: self.machine,
+            boot: self.boot,
+        }
+    }
 }
 
 /// Whether a replica has the whole region.
@@ -122,9 +141,9 @@ pub struct Configuration {
     pub catalog: Option<Address>,
     /// All transactions of configurations below this number are decided and applied on all replicas.
     pub recovered: u64,
-    /// Machines that have left since the last configuration that is known to be in effect: their leases may not have
-    /// ended.
-    pub expiring: Vec<MachineId>,
+    /// Members that have left since the last configuration that is known to be in effect: they may still serve what they had,
+    /// until they have ended or their leases have.
+    pub expiring: Vec<Process>,
     /// The regions, ascending.
     pub regions: Vec<RegionReplicas>,
 }
@@ -280,12 +299,12 @@ impl Configuration {
         if !self.stores(self.manager) {
             return Err(Invalid::Manager(self.manager));
         }
-        match self
-            .expiring
-            .iter()
-            .find(|left| self.member(**left).is_some())
-        {
-            Some(left) => Err(Invalid::Expiring(*left)),
+        let is_member = |left: &&Process| {
+            let member = self.member(left.machine);
+            member.is_some_and(|member| member.process() == **left)
+        };
+        match self.expiring.iter().find(is_member) {
+            Some(left) => Err(Invalid::Expiring(left.machine)),
             None => Ok(()),
         }
     }
@@ -408,7 +427,7 @@ mod tests {
         );
         refused(&|c| c.members.clear(), "no member stores regions");
         refused(
-            &|c| c.expiring = vec![machine(2)],
+            &|c| c.expiring = vec![c.members[1].process()],
             "machine m2 is a member, and is listed among those that have left",
         );
         refused(

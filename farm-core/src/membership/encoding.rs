@@ -4,7 +4,7 @@
 //! magic (8) | format (4) | zero (4) | bytes in all (8) | checksum of the rest (8) | the rest
 //! rest: change (8) | id (8) | minor (8) | recovered (8) | catalog (8) | manager (2)
 //!       | name of the cluster | members (4), each: machine (2) | workers (2) | stores (1) | boot (8) | host | rack
-//!       | expiring (4), each: machine (2)
+//!       | expiring (4), each: machine (2) | boot (8)
 //!       | regions (4), each: region (4) | last change of the primary (8) | replicas (1),
 //!                            each: machine (2) | filling (1) | since (8)
 //! ```
@@ -15,7 +15,7 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::configuration::{
-    Configuration, Domain, Invalid, Member, RegionReplicas, Replica, ReplicaState, Version,
+    Configuration, Domain, Invalid, Member, Process, RegionReplicas, Replica, ReplicaState, Version,
 };
 use crate::ids::{Address, MachineId, RegionId};
 
@@ -23,8 +23,9 @@ use crate::ids::{Address, MachineId, RegionId};
 pub const MOST_BYTES: usize = 1 << 20;
 
 const MAGIC: [u8; 8] = *b"farmconf";
-/// The format that this build writes, and the newest that it reads.
-const FORMAT: u32 = 1;
+/// The format that this build writes, and the newest that it reads. In format 1, which it reads, too, `expiring` had no boots; no
+/// program wrote one that was not empty.
+const FORMAT: u32 = 2;
 const HEADER_BYTES: usize = 32;
 
 /// Why bytes are not a configuration.
@@ -80,7 +81,7 @@ pub fn most_bytes(members: usize, regions: usize, replicas: usize) -> usize {
     let name = 1 + usize::from(u8::MAX);
     let fixed = HEADER_BYTES + 5 * 8 + 2 + name + 3 * 4;
     let member = 2 + 2 + 1 + 8 + 2 * name;
-    let expiring = 2;
+    let expiring = 2 + 8;
     let region = 4 + 8 + 1 + replicas * (2 + 1 + 8);
     fixed + members * (member + expiring) + regions * region
 }
@@ -110,8 +111,9 @@ impl Configuration {
             put_name(&mut rest, &member.domain.rack);
         }
         put_count(&mut rest, self.expiring.len());
-        for machine in &self.expiring {
+        for Process { machine, boot } in &self.expiring {
             rest.extend(machine.get().to_le_bytes());
+            rest.extend(boot.to_le_bytes());
         }
         put_count(&mut rest, self.regions.len());
         for region in &self.regions {
@@ -126,7 +128,7 @@ impl Configuration {
         all.extend(MAGIC);
         all.extend(u64::from(FORMAT).to_le_bytes());
         all.extend((bytes as u64).to_le_bytes());
-        all.extend(checksum(&rest).to_le_bytes());
+        all.extend(checksum(FORMAT, &rest).to_le_bytes());
         all.extend(rest);
         Ok(all)
     }
@@ -148,26 +150,26 @@ impl Configuration {
         else {
             return Err(short);
         };
-        match u32::try_from(format) {
-            Ok(FORMAT) => {}
+        let format = match u32::try_from(format) {
+            Ok(known @ 1..=FORMAT) => known,
             Ok(newer) if newer > FORMAT => return Err(DecodeError::Newer(newer)),
             _ => return Err(DecodeError::NotOne),
-        }
+        };
         if expected != found {
             return Err(DecodeError::Length { found, expected });
         }
-        if sum != checksum(header.0) {
+        if sum != checksum(format, header.0) {
             return Err(DecodeError::Checksum);
         }
-        let configuration = read(&mut header).filter(|_| header.0.is_empty());
+        let configuration = read(&mut header, format).filter(|_| header.0.is_empty());
         let configuration = configuration.ok_or(DecodeError::Fields)?;
         configuration.check()?;
         Ok(configuration)
     }
 }
 
-fn checksum(rest: &[u8]) -> u64 {
-    xxh3_64_with_seed(rest, FORMAT.into())
+fn checksum(format: u32, rest: &[u8]) -> u64 {
+    xxh3_64_with_seed(rest, format.into())
 }
 
 fn put_name(to: &mut Vec<u8>, name: &str) {
@@ -191,7 +193,7 @@ fn put_region(to: &mut Vec<u8>, region: &RegionReplicas) {
 }
 
 /// Reads everything after the header. `None` if it ends too early, or a field is impossible.
-fn read(from: &mut Reader<'_>) -> Option<Configuration> {
+fn read(from: &mut Reader<'_>, format: u32) -> Option<Configuration> {
     let change = from.u64()?;
     let version = Version {
         id: from.u64()?,
@@ -212,7 +214,10 @@ fn read(from: &mut Reader<'_>) -> Option<Configuration> {
         manager,
         catalog,
         recovered,
-        expiring: from.list(Reader::machine)?,
+        expiring: from.list(|from| match format {
+            1 => None,
+            _ => from.process(),
+        })?,
         regions: from.list(read_region)?,
     })
 }
@@ -278,8 +283,13 @@ impl Reader<'_> {
         }
     }
 
-    pub(super) fn machine(&mut self) -> Option<MachineId> {
+    fn machine(&mut self) -> Option<MachineId> {
         MachineId::new(u16::from_le_bytes(self.take()?))
+    }
+
+    pub(super) fn process(&mut self) -> Option<Process> {
+        let (machine, boot) = (self.machine()?, self.u64()?);
+        Some(Process { machine, boot })
     }
 
     fn name(&mut self) -> Option<String> {
@@ -313,7 +323,12 @@ mod tests {
         full.manager = machine(2);
         full.catalog = Address::from_bits(u64::from(region_of(5).region.to_bits()) << 32 | 128);
         full.recovered = 8;
-        full.expiring = vec![machine(5), machine(3)];
+        full.expiring = [5, 3]
+            .map(|id| Process {
+                machine: machine(id),
+                boot: 0x0a0b_0c0d_0e0f_0001 + u64::from(id),
+            })
+            .to_vec();
         full.regions = vec![region_of(5), region_of(6)];
         full.regions[1].replicas.push(Replica {
             machine: machine(2),
@@ -339,6 +354,17 @@ mod tests {
     }
 
     #[test]
+    fn the_format_before_is_read() {
+        let mut before = full();
+        before.expiring.clear();
+        let mut bytes = before.encode().unwrap();
+        bytes[8..16].copy_from_slice(&1u64.to_le_bytes());
+        let sum = checksum(1, &bytes[HEADER_BYTES..]);
+        bytes[24..32].copy_from_slice(&sum.to_le_bytes());
+        assert_eq!(Configuration::decode(&bytes), Ok(before));
+    }
+
+    #[test]
     fn the_greatest_number_of_bytes_is_that_of_the_longest_names() {
         let mut largest = configuration(&"x".repeat(255), &[1, 2, 3]);
         for member in &mut largest.members {
@@ -348,11 +374,11 @@ mod tests {
         let replicas = largest.regions[0].replicas.len();
         let most = most_bytes(3, 2, replicas);
         let bytes = largest.encode().unwrap().len();
-        assert_eq!(bytes, most - 3 * 2, "no machine expires");
+        assert_eq!(bytes, most - 3 * 10, "no process expires");
     }
 
-    /// Hash of the bytes of [`full`] in format 1.
-    const FULL: u64 = 7_874_307_063_505_271_209;
+    /// Hash of the bytes of [`full`] in format 2.
+    const FULL: u64 = 9_892_151_758_792_182_726;
 
     #[test]
     fn every_flipped_bit_and_every_other_length_is_refused() {
@@ -400,7 +426,7 @@ mod tests {
         let with_rest = |change: &dyn Fn(&mut [u8])| {
             let mut bytes = bytes.clone();
             change(&mut bytes[HEADER_BYTES..]);
-            let sum = checksum(&bytes[HEADER_BYTES..]);
+            let sum = checksum(FORMAT, &bytes[HEADER_BYTES..]);
             bytes[24..32].copy_from_slice(&sum.to_le_bytes());
             Configuration::decode(&bytes)
         };
@@ -423,7 +449,7 @@ mod tests {
                     bytes.truncate(HEADER_BYTES);
                     bytes.extend(rest);
                     let length = bytes.len() as u64;
-                    let sum = checksum(&bytes[HEADER_BYTES..]);
+                    let sum = checksum(FORMAT, &bytes[HEADER_BYTES..]);
                     bytes[16..24].copy_from_slice(&length.to_le_bytes());
                     bytes[24..32].copy_from_slice(&sum.to_le_bytes());
                 }

@@ -19,11 +19,12 @@ mod primary;
 use std::collections::{BTreeMap, BTreeSet};
 
 use farm_core::ids::{Address, MachineId, RegionId};
+use farm_core::membership::configuration::Configuration;
 use farm_core::region::map::Replicas;
 use farm_core::{marks, mutants};
 
 use super::message::{Found, Message, Step, To};
-use super::undecided::{InRegion, LowBounds, Undecided};
+use super::undecided::{Body, InRegion, LowBounds, Undecided};
 use super::{Decision, Evidence, Vote};
 use crate::record::TxId;
 use decider::Deciding;
@@ -45,6 +46,20 @@ pub struct Roles {
 }
 
 impl Roles {
+    /// Returns the roles of a machine in a configuration. `None` if a region has more replicas than are allowed.
+    pub fn of(me: MachineId, configuration: &Configuration) -> Option<Self> {
+        let members = configuration.members.iter().map(|member| member.machine);
+        let regions = configuration.regions.iter();
+        let regions = regions.map(|one| Some((one.region, Replicas::new(one.machines())?)));
+        Some(Self {
+            configuration: configuration.version.id,
+            recovered: configuration.recovered,
+            me,
+            members: members.collect(),
+            regions: regions.collect::<Option<_>>()?,
+        })
+    }
+
     fn is_primary(&self, region: RegionId) -> bool {
         self.primary(region) == Some(self.me)
     }
@@ -132,6 +147,8 @@ pub struct Recovery {
     own: BTreeSet<TxId>,
     /// Whether [`Step::Recovered`] has come out.
     recovered: bool,
+    /// Whether all machines have recovered.
+    all_recovered: bool,
 }
 
 impl Recovery {
@@ -191,6 +208,7 @@ impl Recovery {
             deciding: BTreeMap::new(),
             undecided: 0,
             recovered: false,
+            all_recovered: false,
         })
     }
 
@@ -224,6 +242,7 @@ impl Recovery {
 
     /// All machines have recovered in this configuration: what was decided need not be known any more.
     pub fn forget(&mut self) {
+        self.all_recovered = true;
         self.known.forget_below(self.roles.configuration);
         self.reported.clear();
         self.deciding.clear();
@@ -270,7 +289,7 @@ impl Recovery {
                 let is_backup = self.roles.backups(region).contains(&self.roles.me);
                 let is_of_primary = self.roles.primary(region) == Some(from);
                 check(is_backup && is_of_primary, "a vote for another backup")?;
-                check(self.roles.has_all(body.regions()), UNKNOWN_REGION)?;
+                self.check_body(&body, region)?;
                 let told = InRegion {
                     evidence: Evidence::of_vote(carried(vote)),
                     body: Some(body),
@@ -336,6 +355,16 @@ impl Recovery {
         out.push(Step::Send(from, Message::Decided(id, to)));
         self.end_if_recovered(out);
         Ok(())
+    }
+
+    /// Checks that the values of a transaction are some of this region, and that all regions exist.
+    fn check_body(&self, body: &Body, region: RegionId) -> Checked {
+        let mut regions = body.regions();
+        check(
+            regions.any(|one| one == region),
+            "values that are not of the region",
+        )?;
+        check(self.roles.has_all(body.regions()), UNKNOWN_REGION)
     }
 
     fn end_if_recovered(&mut self, out: &mut Vec<Step>) {

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use farm_core::alloc::BlockTable;
 use farm_core::ids::Address;
-use farm_core::object::{LockMode, write};
+use farm_core::object::{LockMode, VersionWord, write};
 use farm_core::{marks, mutants};
 
 use super::undecided::{Body, EndedHere};
@@ -30,7 +30,10 @@ pub fn end(
         for one in object.each() {
             match ended.committed {
                 true => apply(table, &one, kept)?,
-                false => free_lock(table, one.address, kept),
+                false => {
+                    place(table, &Object { block: 0, ..one })?;
+                    free_lock(table, one.address, kept);
+                }
             }
         }
     }
@@ -91,9 +94,12 @@ fn apply(
 ) -> Result<(), ReplicaError> {
     let (memory, at) = place(table, object)?;
     let next = object.version.next();
-    if write::load_version(memory, at).version() >= next
-        && !mutants::is_on("recovery installs older values")
-    {
+    let now = write::load_version(memory, at);
+    // A new object gets its version before its value. If its writer was killed between them, it is still locked.
+    let may_be_half_written =
+        now == VersionWord::of(next, LockMode::Exclusive) && !kept.contains(&object.address);
+    let is_installed = now.version() >= next && !may_be_half_written;
+    if is_installed && !mutants::is_on("recovery installs older values") {
         free_lock(table, object.address, kept);
         return Ok(());
     }
@@ -117,7 +123,7 @@ mod tests {
     use farm_core::alloc::SizeClass;
     use farm_core::ids::RegionId;
     use farm_core::mem::Memory;
-    use farm_core::object::{Incarnation, Version, VersionWord};
+    use farm_core::object::{Incarnation, Version};
     use rand::SeedableRng;
     use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -137,6 +143,10 @@ mod tests {
     fn body(address: Address, read: u64, effect: Effect, block: u64) -> Body {
         let class = SizeClass::new(0);
         let payload = [read as u8; 8];
+        let payload = match effect {
+            Effect::Format => &[],
+            _ => &payload[..],
+        };
         let object = Object {
             address,
             class,
@@ -145,7 +155,7 @@ mod tests {
             effect,
             block,
             count: 1,
-            payload: &payload,
+            payload,
         };
         let mut bytes = vec![0; record::FIXED_BYTES];
         record::encode_lock(&mut bytes, 0, &[address.region().to_bits()], 1);
@@ -192,6 +202,34 @@ mod tests {
         let other = body(Address::new(table.region(), 64), 1, Effect::Write, 0);
         assert!(lock(&table, &other).is_err(), "the block table");
         assert!(apply_all(&table, &other).is_err(), "the block table");
+    }
+
+    /// A primary or backup was killed while it wrote a new object: the version is there, and the value is not.
+    #[test]
+    fn a_half_written_object_is_written_again() {
+        let table = table();
+        let address = Address::new(table.region(), 4 * BLOCK_BYTES as u32);
+        let at = address.offset() as usize;
+        let new = body(address, 6, Effect::Format, 1 << 56 | 1);
+        let half_written = |table: &BlockTable| {
+            let word = of(7, LockMode::Exclusive).0;
+            table
+                .memory()
+                .store(at, word, std::sync::atomic::Ordering::Relaxed);
+        };
+        for released in [false, true] {
+            half_written(&table);
+            match released {
+                true => {
+                    lock(&table, &new).unwrap();
+                    release(&table, address, std::slice::from_ref(&new)).unwrap();
+                }
+                false => apply_all(&table, &new).unwrap(),
+            }
+            assert_eq!(header(&table, address), of(7, LockMode::Unlocked));
+            let incarnation = write::load_incarnation(table.memory(), at);
+            assert!(incarnation.is_allocated());
+        }
     }
 
     #[test]

@@ -148,7 +148,7 @@ impl Recovering {
             regions: self.regions.clone(),
         };
         let node = self.nodes.get_mut(&me).unwrap();
-        // Recovery locks again what records name, on the primaries.
+        // The test moves primaries among the machines that are left: one that is a backup now keeps no lock.
         node.copies
             .values_mut()
             .for_each(|cell| cell.locked = false);
@@ -261,6 +261,17 @@ impl Recovering {
     /// Returns machines that may be lost together: each region keeps a replica.
     fn may_lose(&mut self) -> BTreeSet<MachineId> {
         may_lose(&mut self.rng, &self.regions, self.nodes.keys().copied())
+    }
+
+    /// Runs until all machines have recovered. Answers may still be under way.
+    fn run_until_recovered(&mut self) {
+        while !self
+            .nodes
+            .values()
+            .all(|node| node.recovered && !node.begins)
+        {
+            assert!(self.step(), "a machine has not recovered");
+        }
     }
 
     fn run_to_end(&mut self) {
@@ -389,11 +400,12 @@ fn run(seed: u64) {
     for _ in 0..recovering.rng.random_range(0..3) {
         let mut commits = None;
         if recovering.rng.random() {
-            recovering.run_to_end();
-            recovering.judge(&txs);
+            recovering.run_until_recovered();
             if recovering.rng.random() {
                 recovering.forget();
             }
+            recovering.run_to_end();
+            recovering.judge(&txs);
             let new = recovering.commit();
             txs.extend_from_slice(new.all());
             commits = Some(Rc::new(new));

@@ -200,8 +200,8 @@ fn files_that_cannot_be_used_are_refused() {
     });
     refused("is not a configuration", &|bytes| bytes.clear());
     refused(
-        "format 2, and this program reads formats up to 1",
-        &|bytes| bytes[8] = 2,
+        "format 3, and this program reads formats up to 2",
+        &|bytes| bytes[8] = 3,
     );
     let renamed =
         |bytes: &mut Vec<u8>| *bytes = configuration("test", &[1]).next(true).encode().unwrap();

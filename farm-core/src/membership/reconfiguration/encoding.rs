@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! kind (1): 1 Suspect, 2 NewConfig, 3 Applied, 4 Commit, 5 Evicted
-//! Suspect: machine (2) | NewConfig: the configuration | Applied, Commit: id (8) | Evicted: id (8) | minor (8)
+//! Suspect: machine (2) | boot (8) | NewConfig: the configuration | Applied, Commit: id (8) | Evicted: machine (2) | boot (8) | id (8) | minor (8)
 //! ```
 
 use std::sync::Arc;
 
 use super::Message;
-use crate::membership::configuration::{Configuration, Version};
+use crate::membership::configuration::{Configuration, Process, Version};
 use crate::membership::encoding::{DecodeError, EncodeError, Reader};
 
 /// Why bytes are not a message.
@@ -34,13 +34,21 @@ impl Message {
             fields.iter().for_each(|field| bytes.extend(*field));
         };
         match self {
-            Self::Suspect(machine) => put(1, &[&machine.get().to_le_bytes()]),
+            Self::Suspect(Process { machine, boot }) => {
+                put(1, &[&machine.get().to_le_bytes(), &boot.to_le_bytes()]);
+            }
             Self::NewConfig(configuration) => put(2, &[&configuration.encode()?]),
             Self::Applied(id) => put(3, &[&id.to_le_bytes()]),
             Self::Commit(id) => put(4, &[&id.to_le_bytes()]),
-            Self::Evicted(Version { id, minor }) => {
-                put(5, &[&id.to_le_bytes(), &minor.to_le_bytes()]);
-            }
+            Self::Evicted(Process { machine, boot }, Version { id, minor }) => put(
+                5,
+                &[
+                    &machine.get().to_le_bytes(),
+                    &boot.to_le_bytes(),
+                    &id.to_le_bytes(),
+                    &minor.to_le_bytes(),
+                ],
+            ),
         }
         Ok(bytes)
     }
@@ -53,7 +61,7 @@ impl Message {
         let (kind, rest) = bytes.split_first().ok_or(NotAMessage::Fields)?;
         let mut fields = Reader(rest);
         let message = match kind {
-            1 => fields.machine().map(Self::Suspect),
+            1 => fields.process().map(Self::Suspect),
             2 => {
                 let configuration = Configuration::decode(rest)?;
                 return Ok(Self::NewConfig(Arc::new(configuration)));
@@ -61,8 +69,10 @@ impl Message {
             3 => fields.u64().map(Self::Applied),
             4 => fields.u64().map(Self::Commit),
             5 => {
+                let process = fields.process();
                 let version = fields.u64().zip(fields.u64());
-                version.map(|(id, minor)| Self::Evicted(Version { id, minor }))
+                let evicted = process.zip(version);
+                evicted.map(|(left, (id, minor))| Self::Evicted(left, Version { id, minor }))
             }
             _ => None,
         };
@@ -79,12 +89,16 @@ mod tests {
     #[test]
     fn messages_are_decoded_as_encoded_and_others_are_refused() {
         let next = configuration("test", &[1, 2, 3]).next(true);
+        let process = Process {
+            machine: machine(1023),
+            boot: 1 << 60,
+        };
         for message in [
-            Message::Suspect(machine(1023)),
+            Message::Suspect(process),
             Message::NewConfig(Arc::new(next)),
             Message::Applied(u64::MAX),
             Message::Commit(1 << 40),
-            Message::Evicted(Version { id: 3, minor: 4 }),
+            Message::Evicted(process, Version { id: 3, minor: 4 }),
         ] {
             let mut bytes = message.encode().unwrap();
             assert_eq!(Message::decode(&bytes), Ok(message));

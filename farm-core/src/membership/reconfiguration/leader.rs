@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Action, Blocked, Halted, Message, Probed, Reconfiguration, Stored};
 use crate::ids::MachineId;
-use crate::membership::configuration::{Configuration, Version};
+use crate::membership::configuration::Configuration;
 use crate::{marks, mutants};
 
 /// How far a machine is that makes the next configuration.
@@ -55,8 +55,10 @@ impl Reconfiguration {
     }
 
     /// Handles that nothing has come for a time.
-    pub(super) fn leader_timeout(&mut self) {
+    pub(super) fn leader_timeout(&mut self, out: &mut Vec<Action>) {
         match self.leading.take() {
+            // An answer of the store may be lost. The newest configuration shows what it did.
+            Some(Leading::Reading | Leading::Storing(_)) => self.lead(out),
             Some(Leading::Probing {
                 base,
                 unanswered,
@@ -97,18 +99,23 @@ impl Reconfiguration {
         if !leads {
             return;
         }
-        let is_newer = base.version.id > self.known().version.id;
-        if !self.has_suspects_in(&base) && base.manager != self.me {
-            // Another machine has made it, and tells this one.
-            marks::mark("membership: another machine has made the configuration");
-            self.silent.clear();
-            self.leading = None;
-            return;
-        }
-        if is_newer && !self.has_suspects_in(&base) {
-            return self.tell_all(base, out);
+        if !self.has_suspects_in(&base) {
+            if base.manager != self.me {
+                // Another machine has made it, and tells this one.
+                marks::mark("membership: another machine has made the configuration");
+                return self.stop_leading();
+            }
+            if base.version.id > self.known().version.id {
+                return self.tell_all(base, out);
+            }
         }
         self.probe(base, out);
+    }
+
+    /// Ends the attempt to make the next configuration.
+    fn stop_leading(&mut self) {
+        self.silent.clear();
+        self.leading = None;
     }
 
     fn probe(&mut self, base: Arc<Configuration>, out: &mut Vec<Action>) {
@@ -161,16 +168,19 @@ impl Reconfiguration {
             return;
         }
         let base = base.clone();
+        let is_in_effect = base.version.id == self.current.version.id;
+        if suspects.is_empty() && is_in_effect {
+            return self.stop_leading();
+        }
         let storing = base.members.iter().filter(|member| member.stores);
-        let storing = storing.map(|member| member.machine);
-        let may_live: Vec<MachineId> = storing.filter(|one| !self.gone.contains(one)).collect();
+        let may_live = storing.filter(|member| !self.gone.contains(&member.process()));
+        let may_live: Vec<MachineId> = may_live.map(|member| member.machine).collect();
         let is_reached = |one: &&MachineId| answered.contains(one) && !suspects.contains(one);
         let (reached, of) = (may_live.iter().filter(is_reached).count(), may_live.len());
         if 2 * reached <= of && !mutants::is_on("minority goes on") {
             marks::mark("membership: a minority waits");
             return self.block(Blocked::Minority { reached, of }, out);
         }
-        let is_in_effect = base.version.id == self.current.version.id;
         let before = match is_in_effect || mutants::is_on("expiring forgotten") {
             true => &[][..],
             false => {
@@ -185,30 +195,34 @@ impl Reconfiguration {
                 out.push(Action::Store(next));
             }
             Err(lost) => {
-                let is_gone =
-                    |one: &(_, Vec<MachineId>)| one.1.iter().all(|one| self.gone.contains(one));
+                let is_gone = |one: &(_, Vec<MachineId>)| {
+                    let mut members = one.1.iter().filter_map(|one| base.member(*one));
+                    members.all(|member| self.gone.contains(&member.process()))
+                };
                 let (gone, silent): (Vec<_>, _) = lost.regions.into_iter().partition(is_gone);
                 if gone.is_empty() {
                     marks::mark("membership: a region waits for its last copy");
                     return self.block(Blocked::LastCopies(Halted { regions: silent }), out);
                 }
+                // A later read may show a configuration with other copies, or the machine may come back.
                 marks::mark("membership: the cluster halts");
-                self.ended = true;
+                self.silent.clear();
+                self.leading = Some(Leading::Waiting);
                 out.push(Action::Halt(Halted { regions: gone }));
             }
         }
     }
 
-    /// Handles the outcome of storing the configuration of this version.
-    pub fn on_stored(&mut self, version: Version, stored: Stored, out: &mut Vec<Action>) {
-        let Some(Leading::Storing(next)) = &self.leading else {
+    /// Handles the outcome of storing a configuration.
+    pub fn on_stored(&mut self, next: &Configuration, stored: Stored, out: &mut Vec<Action>) {
+        let Some(Leading::Storing(storing)) = &self.leading else {
             return;
         };
         // The answer may be that of an attempt which this machine has given up.
-        if self.ended || next.version != version {
+        if self.ended || **storing != *next {
             return;
         }
-        let next = next.clone();
+        let next = storing.clone();
         match stored {
             Stored::Lost if !mutants::is_on("blind store write") => {
                 marks::mark("membership: another change came first");
@@ -221,8 +235,9 @@ impl Reconfiguration {
 
     /// Tells all members of the next configuration, and all machines that were suspected before.
     fn tell_all(&mut self, next: Arc<Configuration>, out: &mut Vec<Action>) {
-        for machine in next.expiring.iter().filter(|one| !self.gone.contains(one)) {
-            out.push(Action::Send(*machine, Message::Evicted(next.version)));
+        for left in next.expiring.iter().filter(|one| !self.gone.contains(one)) {
+            let evicted = Message::Evicted(*left, next.version);
+            out.push(Action::Send(left.machine, evicted));
         }
         if self.has_suspects_in(&next) {
             return self.probe(next, out);
@@ -257,7 +272,7 @@ impl Reconfiguration {
             return;
         }
         let mut expiring = next.expiring.iter();
-        if !expiring.all(|machine| self.gone.contains(machine)) {
+        if !expiring.all(|left| self.gone.contains(left)) {
             marks::mark("membership: a machine that has left may not be gone");
             if !mutants::is_on("evicted lease not awaited") {
                 return;
@@ -267,8 +282,7 @@ impl Reconfiguration {
             let commit = Message::Commit(next.version.id);
             out.push(Action::Send(member.machine, commit));
         }
-        self.silent.clear();
-        self.leading = None;
+        self.stop_leading();
     }
 
     fn block(&mut self, why: Blocked, out: &mut Vec<Action>) {

@@ -3,7 +3,9 @@
 use std::collections::BTreeSet;
 
 use crate::ids::{MachineId, RegionId};
-use crate::membership::configuration::{Configuration, RegionReplicas, Replica, ReplicaState};
+use crate::membership::configuration::{
+    Configuration, Member, Process, RegionReplicas, Replica, ReplicaState,
+};
 use crate::mutants;
 
 /// Regions of which no full replica is left, with the machines that had one.
@@ -35,7 +37,7 @@ impl Halted {
 
 impl Configuration {
     /// Returns the configuration that follows this one without some machines, made by `manager`, which is one of the others. `expiring` are
-    /// machines that have left before and may not be gone.
+    /// processes that have left before and may not be gone.
     ///
     /// # Errors
     /// [`Halted`] if a region would have no full replica.
@@ -43,15 +45,15 @@ impl Configuration {
         &self,
         lost: &BTreeSet<MachineId>,
         manager: MachineId,
-        expiring: impl IntoIterator<Item = MachineId>,
+        expiring: impl IntoIterator<Item = Process>,
     ) -> Result<Self, Halted> {
         let mut next = self.next(true);
         next.manager = manager;
         next.members
             .retain(|member| !lost.contains(&member.machine));
-        let left = self.members.iter().map(|member| member.machine);
-        let left = left.filter(|machine| lost.contains(machine));
-        let all: BTreeSet<MachineId> = expiring.into_iter().chain(left).collect();
+        let left = self.members.iter().map(Member::process);
+        let left = left.filter(|process| lost.contains(&process.machine));
+        let all: BTreeSet<Process> = expiring.into_iter().chain(left).collect();
         next.expiring = all.into_iter().collect();
         let mut halted = Vec::new();
         for region in &mut next.regions {
@@ -118,11 +120,15 @@ mod tests {
         add(3, &[(4, Full)]);
         before.check().unwrap();
         let lost = BTreeSet::from([machine(1)]);
-        let next = before.without(&lost, machine(3), [machine(9)]).unwrap();
+        let left_before = Process {
+            machine: machine(9),
+            boot: 1,
+        };
+        let next = before.without(&lost, machine(3), [left_before]).unwrap();
         next.check().unwrap();
         assert_eq!((next.version.id, next.version.minor), (2, 0));
         assert_eq!((next.change, next.manager), (2, machine(3)));
-        assert_eq!(next.expiring, [machine(1), machine(9)]);
+        assert_eq!(next.expiring, [before.members[0].process(), left_before]);
         let region = |at: usize| {
             let region = &next.regions[at];
             let machines: Vec<u16> = region.machines().map(MachineId::get).collect();

@@ -23,7 +23,7 @@ mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::configuration::{Configuration, Version};
+use super::configuration::{Configuration, Member, Process, Version};
 use crate::ids::MachineId;
 use crate::marks;
 pub use encoding::NotAMessage;
@@ -33,16 +33,16 @@ pub use loss::Halted;
 /// What machines tell each other to change the configuration. Messages between two machines arrive in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// To the machine that makes the next configuration: the sender suspects this machine.
-    Suspect(MachineId),
+    /// To the machine that makes the next configuration: the sender suspects this process.
+    Suspect(Process),
     /// From the manager of a configuration, to its members.
     NewConfig(Arc<Configuration>),
     /// The answer: the sender has applied the configuration with this number.
     Applied(u64),
     /// From the manager: the configuration with this number is in effect.
     Commit(u64),
-    /// To a machine that is not a member of this configuration.
-    Evicted(Version),
+    /// To a process that is not a member of this configuration.
+    Evicted(Process, Version),
 }
 
 /// What a machine has to do for the change of the configuration.
@@ -54,7 +54,7 @@ pub enum Action {
     Probe(MachineId),
     /// Read the newest configuration from the store, and report it by [`Reconfiguration::on_read`].
     Read,
-    /// Store this configuration, and report the outcome by [`Reconfiguration::on_stored`].
+    /// Store this configuration, and report the outcome by [`Reconfiguration::on_stored`], with the same configuration.
     Store(Arc<Configuration>),
     /// Apply the configuration on all workers, and report the end by [`Reconfiguration::on_applied`]. A configuration that
     /// was being applied is replaced.
@@ -63,7 +63,7 @@ pub enum Action {
     Commit(Arc<Configuration>),
     /// Serve nothing until there is a next configuration, for this reason.
     Block(Blocked),
-    /// The cluster cannot go on, and must not: data would be lost.
+    /// The cluster cannot go on, and must not: data would be lost. As [`Action::Block`]; it is repeated while nothing has changed.
     Halt(Halted),
     /// Stop at once: this machine is not a member of this configuration.
     Stop(Version),
@@ -124,21 +124,21 @@ pub struct Reconfiguration {
     current: Arc<Configuration>,
     /// A later one that is being applied, or was.
     next: Option<Next>,
-    /// Machines that this one has found to be lost.
-    suspected: BTreeSet<MachineId>,
-    /// Machines that others suspect, each with a machine that does. That counts while it is a member.
-    complaints: BTreeMap<MachineId, MachineId>,
+    /// Processes that this machine has found to be lost.
+    suspected: BTreeSet<Process>,
+    /// Processes that others suspect, each with one that does. That counts while it is a member.
+    complaints: BTreeMap<Process, Process>,
     /// Machines that have not answered this one while it made the next configuration. They are suspected until another attempt begins.
     silent: BTreeSet<MachineId>,
-    /// Machines that serve nothing, and never will with the process that was a member.
-    gone: BTreeSet<MachineId>,
-    /// What was told to whom: the machine that makes the next configuration, and the one that is suspected.
-    told: BTreeSet<(MachineId, MachineId)>,
+    /// Processes that serve nothing, and never will.
+    gone: BTreeSet<Process>,
+    /// What was told to whom: the machine that makes the next configuration, and the process that is suspected.
+    told: BTreeSet<(MachineId, Process)>,
     /// The work of this machine, if it makes the next configuration.
     leading: Option<Leading>,
     /// Number of machines before this one that have had their time to make the next configuration.
     passed_over: usize,
-    /// Whether the cluster has halted, or this machine was evicted.
+    /// Whether this machine was evicted.
     ended: bool,
 }
 
@@ -189,17 +189,18 @@ impl Reconfiguration {
         }
     }
 
-    /// Handles that a machine may be lost.
-    pub fn suspect(&mut self, machine: MachineId, out: &mut Vec<Action>) {
-        if machine != self.me && self.suspected.insert(machine) {
+    /// Handles that a process may be lost.
+    pub fn suspect(&mut self, process: Process, out: &mut Vec<Action>) {
+        if process.machine != self.me && self.suspected.insert(process) {
             self.go_on(out);
         }
     }
 
-    /// Handles that the process of a machine serves nothing any more: it has ended, or its lease has. It is suspected, too.
-    pub fn gone(&mut self, machine: MachineId, out: &mut Vec<Action>) {
-        if machine != self.me && self.gone.insert(machine) {
-            self.suspected.insert(machine);
+    /// Handles that a process has ended, which was proved. It is suspected, too. The end of a lease is no such proof: a new
+    /// configuration can give the process another one.
+    pub fn gone(&mut self, process: Process, out: &mut Vec<Action>) {
+        if process.machine != self.me && self.gone.insert(process) {
+            self.suspected.insert(process);
             self.go_on(out);
         }
     }
@@ -210,7 +211,7 @@ impl Reconfiguration {
             return;
         }
         if self.leading.is_some() {
-            self.leader_timeout();
+            self.leader_timeout(out);
         } else {
             self.passed_over += 1;
             // The others may have gone on without this machine, and cannot tell it.
@@ -225,20 +226,30 @@ impl Reconfiguration {
             return;
         }
         match message {
-            Message::Suspect(machine) => {
+            Message::Suspect(process) => {
                 // If two machines suspect each other, the first complaint counts: one of them stays.
-                let is_member = self.known().member(from).is_some();
-                let counts = is_member && !self.suspects_in(self.known()).contains(&from);
-                if counts && machine != self.me {
-                    self.complaints.entry(machine).or_insert(from);
+                let complainer = self.known().member(from).map(Member::process);
+                let is_suspected = self.suspects_in(self.known()).contains(&from);
+                if let Some(complainer) = complainer.filter(|_| !is_suspected)
+                    && process.machine != self.me
+                {
+                    let is_member = |one: &Process| {
+                        let member = self.known().member(one.machine);
+                        member.is_some_and(|member| member.process() == *one)
+                    };
+                    let before = self.complaints.get(&process).copied();
+                    let counts = before.filter(is_member);
+                    self.complaints
+                        .insert(process, counts.unwrap_or(complainer));
                     self.go_on(out);
                 }
             }
             Message::NewConfig(configuration) => self.on_new_config(from, configuration, out),
             Message::Applied(id) => self.on_member_applied(from, id, out),
             Message::Commit(id) => self.on_commit(from, id, out),
-            Message::Evicted(version) => {
-                if version.id > self.known().version.id {
+            Message::Evicted(process, version) => {
+                let is_me = (process.machine, process.boot) == (self.me, self.boot);
+                if is_me && version.id > self.known().version.id {
                     self.stop(version, out);
                 }
             }
@@ -322,11 +333,11 @@ impl Reconfiguration {
 
     /// Tells the machine that makes the next configuration what this one suspects.
     fn tell_suspects(&mut self, maker: MachineId, out: &mut Vec<Action>) {
-        let members = self.known().members.iter().map(|member| member.machine);
-        let suspects: Vec<MachineId> = members.filter(|one| self.suspected.contains(one)).collect();
-        for machine in suspects {
-            if self.told.insert((maker, machine)) {
-                out.push(Action::Send(maker, Message::Suspect(machine)));
+        let members = self.known().members.iter().map(Member::process);
+        let suspects: Vec<Process> = members.filter(|one| self.suspected.contains(one)).collect();
+        for process in suspects {
+            if self.told.insert((maker, process)) {
+                out.push(Action::Send(maker, Message::Suspect(process)));
             }
         }
     }
@@ -363,14 +374,18 @@ impl Reconfiguration {
 
     /// Returns the members of a configuration that are suspected.
     fn suspects_in(&self, configuration: &Configuration) -> BTreeSet<MachineId> {
-        let is_suspected = |machine: &MachineId| {
-            let from = self.complaints.get(machine);
-            self.suspected.contains(machine)
-                || self.silent.contains(machine)
-                || from.is_some_and(|from| configuration.member(*from).is_some())
+        let is_member = |process: &Process| {
+            let member = configuration.member(process.machine);
+            member.is_some_and(|member| member.process() == *process)
         };
-        let members = configuration.members.iter().map(|member| member.machine);
-        members.filter(is_suspected).collect()
+        let is_suspected = |member: &&Member| {
+            let process = member.process();
+            self.suspected.contains(&process)
+                || self.silent.contains(&process.machine)
+                || self.complaints.get(&process).is_some_and(is_member)
+        };
+        let suspects = configuration.members.iter().filter(is_suspected);
+        suspects.map(|member| member.machine).collect()
     }
 
     /// Returns whether this process is a member of a configuration.

@@ -79,6 +79,10 @@ impl Recovery {
         (id, to): (TxId, To),
         out: &mut Vec<Step>,
     ) -> Checked {
+        // The machine that answers may have recovered by what it was told, and its answer is the last to arrive.
+        if self.all_recovered {
+            return Ok(());
+        }
         let deciding = self.deciding.get_mut(&id);
         let decided = deciding.and_then(|one| one.decided.as_mut());
         let told =

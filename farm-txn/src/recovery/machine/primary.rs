@@ -57,11 +57,18 @@ impl Recovery {
         out: &mut Vec<Step>,
     ) -> Checked {
         check(!self.reported_by.contains(&from), "a second report")?;
-        let mut all = found.iter();
-        check(
-            all.all(|one| self.roles.has_all(one.regions.iter().copied())),
-            UNKNOWN_REGION,
-        )?;
+        for one in &found {
+            check(
+                self.roles.has_all(one.regions.iter().copied()),
+                UNKNOWN_REGION,
+            )?;
+            let is_ours =
+                |region: &RegionId| one.regions.contains(region) && self.roles.is_primary(*region);
+            check(
+                one.of.iter().all(|of| is_ours(&of.0)),
+                "evidence of a region of another machine, or that the transaction has not written",
+            )?;
+        }
         self.low.raise_all(low);
         for one in found {
             let reported = self.reported.entry(one.id).or_default();
@@ -141,6 +148,7 @@ impl Recovery {
         body: Body,
         out: &mut Vec<Step>,
     ) -> Checked {
+        self.check_body(&body, region)?;
         let what = "values that this machine has not asked for";
         let voting = voting_mut(&mut self.reported, (id, region)).ok_or(what)?;
         let fetching = self.fetching.get_mut(&region).ok_or(what)?;

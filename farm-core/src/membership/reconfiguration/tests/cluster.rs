@@ -9,7 +9,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::super::{Action, Message, Probed, Reconfiguration, Stored};
 use crate::ids::{MachineId, RegionId};
 use crate::membership::configuration::testing::{configuration, region_of};
-use crate::membership::configuration::{Configuration, Replica, ReplicaState, Version};
+use crate::membership::configuration::{Configuration, Process, Replica, ReplicaState, Version};
 
 /// What a machine has begun and has not ended.
 #[derive(Clone, Debug)]
@@ -19,6 +19,13 @@ enum Begun {
     /// A configuration to be stored, and the outcome if the store has it already.
     Store(Configuration, Option<Stored>),
     Apply(u64),
+}
+
+/// What a machine notices of another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Notice {
+    Silent,
+    Gone,
 }
 
 /// How a process ended.
@@ -32,8 +39,8 @@ enum End {
 struct Node {
     value: Reconfiguration,
     begun: Vec<Begun>,
-    /// Machines whose ends this one will notice, and whether it then knows that they are gone.
-    unnoticed: BTreeSet<(MachineId, bool)>,
+    /// What this machine will notice of others.
+    unnoticed: BTreeSet<(MachineId, Notice)>,
     end: Option<End>,
     /// Whether it was stopped, and does nothing until it goes on.
     paused: bool,
@@ -52,6 +59,12 @@ pub(super) struct Cluster {
     /// Machines that have all data of a region.
     full: BTreeMap<RegionId, BTreeSet<MachineId>>,
     has_cuts: bool,
+}
+
+/// Returns the process of a machine; each machine has one.
+fn process(machine: MachineId) -> Process {
+    let boot = u64::from(machine.get()) << 40;
+    Process { machine, boot }
 }
 
 impl Node {
@@ -193,12 +206,12 @@ impl Cluster {
                     .get_mut(&one)
                     .unwrap()
                     .unnoticed
-                    .insert((other, false));
+                    .insert((other, Notice::Silent));
                 self.nodes
                     .get_mut(&other)
                     .unwrap()
                     .unnoticed
-                    .insert((one, false));
+                    .insert((one, Notice::Silent));
             }
             [one, _, ..] if self.rng.random() => {
                 self.nodes.get_mut(&one).unwrap().paused = true;
@@ -222,9 +235,9 @@ impl Cluster {
         }
         for (_, node) in self.nodes.iter_mut().filter(|(_, node)| node.end.is_none()) {
             if self.rng.random() {
-                node.unnoticed.insert((machine, false));
+                node.unnoticed.insert((machine, Notice::Silent));
             }
-            node.unnoticed.insert((machine, true));
+            node.unnoticed.insert((machine, Notice::Gone));
         }
     }
 
@@ -294,16 +307,17 @@ impl Cluster {
 
     fn notice(&mut self, machine: MachineId) {
         let node = self.nodes.get_mut(&machine).unwrap();
-        let (lost, is_gone) = node
+        let (other, notice) = node
             .unnoticed
             .iter()
             .copied()
             .choose(&mut self.rng)
             .unwrap();
-        node.unnoticed.remove(&(lost, is_gone));
-        self.act(machine, |value, out| match is_gone {
-            true => value.gone(lost, out),
-            false => value.suspect(lost, out),
+        node.unnoticed.remove(&(other, notice));
+        let other = process(other);
+        self.act(machine, |value, out| match notice {
+            Notice::Silent => value.suspect(other, out),
+            Notice::Gone => value.gone(other, out),
         });
     }
 
@@ -317,7 +331,7 @@ impl Cluster {
                 let runs = other.end.is_none() && self.reaches(me, machine);
                 let probed = match runs {
                     true => Probed::Runs {
-                        boot: u64::from(machine.get()) << 40,
+                        boot: process(machine).boot,
                     },
                     false => Probed::Nothing,
                 };
@@ -340,8 +354,7 @@ impl Cluster {
                 node.begun.push(Begun::Store(next, Some(stored)));
             }
             Begun::Store(next, Some(stored)) => {
-                let version = next.version;
-                self.act(me, |value, out| value.on_stored(version, stored, out));
+                self.act(me, |value, out| value.on_stored(&next, stored, out));
             }
             Begun::Apply(id) => {
                 self.nodes.get_mut(&me).unwrap().applied = id;
@@ -356,7 +369,7 @@ impl Cluster {
         let of = self.store.iter().find(|one| one.version.id == id).unwrap();
         let others = self.nodes.iter_mut().filter(|(_, node)| node.end.is_none());
         for (_, other) in others.filter(|(machine, _)| of.member(**machine).is_none()) {
-            other.unnoticed.insert((me, false));
+            other.unnoticed.insert((me, Notice::Silent));
         }
     }
 
