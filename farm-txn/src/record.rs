@@ -117,7 +117,7 @@ pub struct Object<'a> {
     pub payload: &'a [u8],
 }
 
-impl Object<'_> {
+impl<'a> Object<'a> {
     /// Returns the addresses of all objects: one, unless the effect is [`Effect::Format`].
     pub fn addresses(&self) -> impl Iterator<Item = Address> + use<> {
         let objects = ObjectRun {
@@ -127,9 +127,7 @@ impl Object<'_> {
         };
         objects.addresses()
     }
-}
 
-impl<'a> Object<'a> {
     /// Returns each of the adjacent objects as one of its own. The word of a block is about the block of the first one; all are in one run
     /// of blocks.
     pub fn each(self) -> impl Iterator<Item = Object<'a>> {

@@ -4,7 +4,7 @@ use farm_core::alloc::{BlockTable, LocateError, TableError};
 use farm_core::ids::Address;
 use farm_core::mem::Memory;
 use farm_core::mutants;
-use farm_core::object::{Version, write};
+use farm_core::object::write;
 
 use crate::record::{Effect, Object};
 
@@ -31,7 +31,7 @@ pub(crate) fn place<'t>(
     if object.block != 0 && !mutants::is_on("head of a new block missing") {
         table.adopt_block(address.offset(), class, object.block)?;
     }
-    // A change may arrive before the record that allocated the object, which tells the block. The primary has checked both.
+    // A change may arrive before the record that allocated the object and has the word of the block. The primary has checked both.
     let at = address.offset() as usize;
     let fits = match table.object_at(address.offset()) {
         Ok(head) => head.class == class,
@@ -47,9 +47,9 @@ pub(crate) fn place<'t>(
     }
 }
 
-/// Gives an object, which the caller has locked exclusively, the value of a record and a version, and unlocks it.
-pub(crate) fn install(memory: &Memory, at: usize, object: &Object<'_>, next: Version) {
-    let bytes = object.class.object_bytes();
+/// Gives an object, which the caller has locked exclusively, the value of a record and the version of that, and unlocks it.
+pub(crate) fn install(memory: &Memory, at: usize, object: &Object<'_>) {
+    let (bytes, next) = (object.class.object_bytes(), object.version.next());
     match object.effect {
         Effect::Format => {
             write::install_zeroed(memory, at, (bytes, 1), next, object.incarnation);

@@ -219,6 +219,12 @@ impl Configuration {
         found.ok().map(|at| &self.members[at])
     }
 
+    /// Returns whether a process is a member.
+    pub fn has(&self, process: Process) -> bool {
+        let member = self.member(process.machine);
+        member.is_some_and(|member| member.process() == process)
+    }
+
     /// Returns the replicas of a region, if it exists.
     pub fn region(&self, region: RegionId) -> Option<&RegionReplicas> {
         let found = self.regions.binary_search_by_key(&region, |one| one.region);
@@ -299,11 +305,7 @@ impl Configuration {
         if !self.stores(self.manager) {
             return Err(Invalid::Manager(self.manager));
         }
-        let is_member = |left: &&Process| {
-            let member = self.member(left.machine);
-            member.is_some_and(|member| member.process() == **left)
-        };
-        match self.expiring.iter().find(is_member) {
+        match self.expiring.iter().find(|left| self.has(**left)) {
             Some(left) => Err(Invalid::Expiring(left.machine)),
             None => Ok(()),
         }

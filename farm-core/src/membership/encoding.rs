@@ -265,7 +265,7 @@ fn read_replica(from: &mut Reader<'_>) -> Option<Replica> {
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl Reader<'_> {
-    pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*taken)

@@ -93,13 +93,11 @@ pub fn make_exclusive(memory: &Memory, at: usize, version: Version) {
     );
 }
 
-/// Locks an object exclusively at the version that it has, even if it is locked, and returns that version. Only recovery does so, when
-/// nobody writes who could hold the lock.
+/// Locks an object exclusively at the version that it has, even if it is locked. Only recovery does so, when no writer that could hold
+/// the lock runs any more.
 #[inline]
-pub fn take_over(memory: &Memory, at: usize) -> Version {
-    let version = load_version(memory, at).version();
-    make_exclusive(memory, at, version);
-    version
+pub fn take_over(memory: &Memory, at: usize) {
+    make_exclusive(memory, at, load_version(memory, at).version());
 }
 
 /// Releases a lock without having written.

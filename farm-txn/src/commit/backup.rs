@@ -56,17 +56,17 @@ fn apply(worker: &mut Worker, object: &Object<'_>) -> Result<bool, Rejected> {
     let table = worker.backup_table(object.address.region())?;
     let (memory, at) = replica::place(table, object)?;
     let now = write::load_version(memory, at);
-    let next = match change(now, object.version) {
+    match change(now, object.version) {
         Change::Waits => return Ok(false),
         Change::IsOlder => {
             marks::mark("backup: an older change arrived later");
             return Ok(true);
         }
-        Change::Installs(next) => next,
-    };
+        Change::Installs(_) => {}
+    }
     if !write::try_lock(memory, at, now.version(), LockMode::Exclusive) {
         return Ok(false);
     }
-    replica::install(memory, at, object, next);
+    replica::install(memory, at, object);
     Ok(true)
 }

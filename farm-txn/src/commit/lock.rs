@@ -71,9 +71,6 @@ pub(super) enum Rejected {
     Release(#[from] ReleaseError),
     #[error(transparent)]
     Replica(#[from] ReplicaError),
-    /// The object would reach beyond its region.
-    #[error("there is no object at {0}")]
-    NoObject(Address),
     /// A machine formats only its own memory.
     #[error("the objects at {0} are to be created by another machine than their primary")]
     FormatElsewhere(Address),
@@ -90,7 +87,7 @@ pub(super) fn memory_of<'w>(
     let bytes = object.class.object_bytes();
     let (memory, at) = worker.local_memory(object.address)?;
     if at + bytes > memory.len() {
-        return Err(Rejected::NoObject(object.address));
+        return Err(ReplicaError::NoObject(object.address).into());
     }
     Ok((memory, at))
 }

@@ -19,7 +19,6 @@ mod primary;
 use std::collections::{BTreeMap, BTreeSet};
 
 use farm_core::ids::{Address, MachineId, RegionId};
-use farm_core::membership::configuration::Configuration;
 use farm_core::region::map::Replicas;
 use farm_core::{marks, mutants};
 
@@ -46,20 +45,6 @@ pub struct Roles {
 }
 
 impl Roles {
-    /// Returns the roles of a machine in a configuration. `None` if a region has more replicas than are allowed.
-    pub fn of(me: MachineId, configuration: &Configuration) -> Option<Self> {
-        let members = configuration.members.iter().map(|member| member.machine);
-        let regions = configuration.regions.iter();
-        let regions = regions.map(|one| Some((one.region, Replicas::new(one.machines())?)));
-        Some(Self {
-            configuration: configuration.version.id,
-            recovered: configuration.recovered,
-            me,
-            members: members.collect(),
-            regions: regions.collect::<Option<_>>()?,
-        })
-    }
-
     fn is_primary(&self, region: RegionId) -> bool {
         self.primary(region) == Some(self.me)
     }
@@ -174,22 +159,7 @@ impl Recovery {
                 id: Some(id),
             })?;
         }
-        for to in &roles.members {
-            let is_its = |region: &RegionId| roles.primary(*region) == Some(*to);
-            let all = known.all();
-            let its = all.filter(|(_, known)| known.regions.iter().any(is_its));
-            let found = its.map(|(id, known)| {
-                let of = known.of.iter().filter(|(region, _)| is_its(region));
-                let of = of.map(|(region, one)| (*region, one.evidence, one.body.is_some()));
-                Found {
-                    id,
-                    regions: known.regions.clone(),
-                    of: of.collect(),
-                }
-            });
-            let found = Message::Found(found.collect(), known.low().clone());
-            out.push(Step::Send(*to, found));
-        }
+        report(&roles, &known, out);
         let all = known.all().filter(|(_, known)| !known.regions.is_empty());
         let own = all.map(|(id, _)| id);
         let own = own
@@ -373,6 +343,26 @@ impl Recovery {
         if is_done && !std::mem::replace(&mut self.recovered, true) {
             out.push(Step::Recovered);
         }
+    }
+}
+
+/// Reports to each machine the transactions that wrote regions of which it is the primary.
+fn report(roles: &Roles, known: &Undecided, out: &mut Vec<Step>) {
+    for to in &roles.members {
+        let is_its = |region: &RegionId| roles.primary(*region) == Some(*to);
+        let all = known.all();
+        let its = all.filter(|(_, known)| known.regions.iter().any(is_its));
+        let found = its.map(|(id, known)| {
+            let of = known.of.iter().filter(|(region, _)| is_its(region));
+            let of = of.map(|(region, one)| (*region, one.evidence, one.body.is_some()));
+            Found {
+                id,
+                regions: known.regions.clone(),
+                of: of.collect(),
+            }
+        });
+        let found = Message::Found(found.collect(), known.low().clone());
+        out.push(Step::Send(*to, found));
     }
 }
 

@@ -1,7 +1,7 @@
 //! The objects of a machine's replicas while it recovers: what [`Step`](super::message::Step)s and drains do to them.
 //!
-//! Whoever had locked an object has ended, or waits for recovery, so locks are taken over. A version that a replica has already is
-//! never installed again, and an older one never, so that all of this can be done as often as one likes.
+//! The transaction that locked an object has ended or waits for recovery, so its lock is taken over. Values are installed where they
+//! are newer, so that all of this can be repeated.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ use crate::record::Object;
 pub use crate::replica::ReplicaError;
 use crate::replica::{install, place};
 
-/// Does what is left of a transaction that has ended, in one region. Objects that are in `kept` stay locked: those of undecided
-/// transactions of which this machine has records.
+/// Does what is left of a transaction that has ended, in one region. `kept` are the objects of undecided transactions of which this
+/// machine has values: their locks stay.
 ///
 /// # Errors
 /// [`ReplicaError`] if a record names an object that the replica cannot have.
@@ -28,11 +28,13 @@ pub fn end(
     let bodies = ended.of.iter().filter(|one| one.0 == table.region());
     for object in bodies.flat_map(|one| one.1.objects_in(one.0)) {
         for one in object.each() {
-            match ended.committed {
-                true => apply(table, &one, kept)?,
-                false => {
-                    place(table, &Object { block: 0, ..one })?;
-                    free_lock(table, one.address, kept);
+            let keeps_lock = kept.contains(&one.address);
+            if ended.committed {
+                apply(table, &one, keeps_lock)?;
+            } else {
+                place(table, &Object { block: 0, ..one })?;
+                if !keeps_lock {
+                    free_lock(table, one.address);
                 }
             }
         }
@@ -61,7 +63,7 @@ pub fn lock(table: &BlockTable, body: &Body) -> Result<(), ReplicaError> {
 /// [`ReplicaError`] if the record names an object that the replica cannot have.
 pub fn apply_all(table: &BlockTable, body: &Body) -> Result<(), ReplicaError> {
     let mut objects = body.objects_in(table.region()).flat_map(Object::each);
-    objects.try_for_each(|object| apply(table, &object, &BTreeSet::new()))
+    objects.try_for_each(|object| apply(table, &object, false))
 }
 
 /// Installs the newest value of an object that recovery has locked, if there is one, and unlocks it. `bodies` are those of all
@@ -78,41 +80,36 @@ pub fn release(table: &BlockTable, address: Address, bodies: &[Body]) -> Result<
         newest = Some(object);
     }
     match newest {
-        Some(object) => apply(table, &object, &BTreeSet::new()),
-        None => {
-            free_lock(table, address, &BTreeSet::new());
-            Ok(())
-        }
+        Some(object) => apply(table, &object, false)?,
+        None => free_lock(table, address),
     }
+    Ok(())
 }
 
-/// Installs a value where it is newer. Otherwise the object is only unlocked, unless it is `kept`.
-fn apply(
-    table: &BlockTable,
-    object: &Object<'_>,
-    kept: &BTreeSet<Address>,
-) -> Result<(), ReplicaError> {
+/// Installs a value where it is newer. Otherwise the object is only unlocked, unless it keeps its lock.
+fn apply(table: &BlockTable, object: &Object<'_>, keeps_lock: bool) -> Result<(), ReplicaError> {
     let (memory, at) = place(table, object)?;
     let next = object.version.next();
     let now = write::load_version(memory, at);
     // A new object gets its version before its value. If its writer was killed between them, it is still locked.
-    let may_be_half_written =
-        now == VersionWord::of(next, LockMode::Exclusive) && !kept.contains(&object.address);
+    let may_be_half_written = now == VersionWord::of(next, LockMode::Exclusive) && !keeps_lock;
     let is_installed = now.version() >= next && !may_be_half_written;
     if is_installed && !mutants::is_on("recovery installs older values") {
-        free_lock(table, object.address, kept);
+        if !keeps_lock {
+            free_lock(table, object.address);
+        }
         return Ok(());
     }
     write::take_over(memory, at);
-    install(memory, at, object, next);
+    install(memory, at, object);
     Ok(())
 }
 
-/// Unlocks an object, whoever holds the lock, unless it is `kept`.
-fn free_lock(table: &BlockTable, address: Address, kept: &BTreeSet<Address>) {
+/// Unlocks an object, whoever holds the lock.
+fn free_lock(table: &BlockTable, address: Address) {
     let (memory, at) = (table.memory(), address.offset() as usize);
     let now = write::load_version(memory, at);
-    if now.mode() != LockMode::Unlocked && !kept.contains(&address) {
+    if now.mode() != LockMode::Unlocked {
         marks::mark("recovery: a lock of a transaction that has ended is freed");
         write::unlock(memory, at, now.version());
     }

@@ -49,14 +49,8 @@ type Regions = BTreeMap<RegionId, Replicas>;
 
 /// Installs what a record says of adjacent objects.
 fn apply(copies: &mut Copies, object: &Object<'_>) {
-    for address in object.addresses() {
-        // The word is about the block of the first one.
-        let block = match address == object.address {
-            true => object.block,
-            false => 0,
-        };
-        let one = Object { block, ..*object };
-        copies.get_mut(&address).unwrap().apply(&one);
+    for one in object.each() {
+        copies.get_mut(&one.address).unwrap().apply(&one);
     }
 }
 
@@ -67,7 +61,7 @@ struct Node {
     recovery: Option<Recovery>,
     /// Whether there is a configuration that it has not begun.
     begins: bool,
-    /// The commits that have ended, and of which it has not drained its logs.
+    /// Commits whose records in its logs it has not drained yet.
     undrained: Option<Rc<Commits>>,
     active: BTreeSet<RegionId>,
     recovered: bool,
@@ -92,7 +86,7 @@ impl Node {
 struct Recovering {
     rng: Xoshiro256PlusPlus,
     configuration: u64,
-    /// The configuration of which all machines have said that they have recovered.
+    /// The newest configuration in which all machines know that all have recovered.
     forgotten: u64,
     regions: Regions,
     nodes: BTreeMap<MachineId, Node>,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Action, Blocked, Halted, Message, Probed, Reconfiguration, Stored};
 use crate::ids::MachineId;
-use crate::membership::configuration::Configuration;
+use crate::membership::configuration::{Configuration, Process};
 use crate::{marks, mutants};
 
 /// How far a machine is that makes the next configuration.
@@ -75,7 +75,7 @@ impl Reconfiguration {
                 let members = next.members.iter().map(|member| member.machine);
                 let silent = members.filter(|machine| !applied.contains(machine));
                 self.silent
-                    .extend(silent.filter(|machine| *machine != self.me));
+                    .extend(silent.filter(|machine| *machine != self.me.machine));
                 self.leading = Some(Leading::Applying { next, applied });
             }
             other => self.leading = other,
@@ -93,14 +93,14 @@ impl Reconfiguration {
             Err(why) if leads => return self.block(Blocked::Store(why), out),
             Err(_) => return,
         };
-        if !self.is_member(&base) {
+        if !base.has(self.me) {
             return self.stop(base.version, out);
         }
         if !leads {
             return;
         }
         if !self.has_suspects_in(&base) {
-            if base.manager != self.me {
+            if base.manager != self.me.machine {
                 // Another machine has made it, and tells this one.
                 marks::mark("membership: another machine has made the configuration");
                 return self.stop_leading();
@@ -121,13 +121,13 @@ impl Reconfiguration {
     fn probe(&mut self, base: Arc<Configuration>, out: &mut Vec<Action>) {
         let members = base.members.iter().map(|member| member.machine);
         let suspects = self.suspects_in(&base);
-        let others = members.filter(|one| *one != self.me && !suspects.contains(one));
+        let others = members.filter(|one| *one != self.me.machine && !suspects.contains(one));
         let unanswered: BTreeSet<MachineId> = others.collect();
         out.extend(unanswered.iter().map(|one| Action::Probe(*one)));
         self.leading = Some(Leading::Probing {
             base,
             unanswered,
-            answered: BTreeSet::from([self.me]),
+            answered: BTreeSet::from([self.me.machine]),
         });
         self.store_next(out);
     }
@@ -145,9 +145,10 @@ impl Reconfiguration {
         if self.ended || !unanswered.remove(&machine) {
             return;
         }
-        let boot = base.member(machine).map(|member| member.boot);
         match probed {
-            Probed::Runs { boot: found } if Some(found) == boot => _ = answered.insert(machine),
+            Probed::Runs { boot } if base.has(Process { machine, boot }) => {
+                answered.insert(machine);
+            }
             Probed::Runs { .. } | Probed::Nothing => _ = self.silent.insert(machine),
         }
         self.store_next(out);
@@ -188,7 +189,7 @@ impl Reconfiguration {
                 &base.expiring
             }
         };
-        match base.without(&suspects, self.me, before.iter().copied()) {
+        match base.without(&suspects, self.me.machine, before.iter().copied()) {
             Ok(next) => {
                 let next = Arc::new(next);
                 self.leading = Some(Leading::Storing(next.clone()));
@@ -245,7 +246,7 @@ impl Reconfiguration {
         // This machine knows it at once, so that an older one, which another machine has made, does not take its place.
         self.adopt(next.clone(), out);
         let members = next.members.iter().map(|member| member.machine);
-        for machine in members.filter(|one| *one != self.me) {
+        for machine in members.filter(|one| *one != self.me.machine) {
             out.push(Action::Send(machine, Message::NewConfig(next.clone())));
         }
         self.leading = Some(Leading::Applying {

@@ -8,7 +8,7 @@ use crate::membership::configuration::{
 };
 use crate::mutants;
 
-/// Regions of which no full replica is left, with the machines that had one.
+/// Regions that have lost all their full replicas, and the machines that had these.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", self.sentence())]
 pub struct Halted {

@@ -117,9 +117,8 @@ pub enum Stored {
 /// The part of one machine in changes of the configuration.
 #[derive(Clone, Debug)]
 pub struct Reconfiguration {
-    me: MachineId,
-    /// The number of this process.
-    boot: u64,
+    /// This process.
+    me: Process,
     /// The newest configuration that is known here to be in effect.
     current: Arc<Configuration>,
     /// A later one that is being applied, or was.
@@ -151,11 +150,10 @@ struct Next {
 }
 
 impl Reconfiguration {
-    /// Creates the value of a process, in a configuration that is in effect and of which it is a member.
-    pub fn new(me: MachineId, boot: u64, current: Configuration) -> Self {
+    /// Creates the value of the process `me`, which is a member of the configuration `current`, which is in effect.
+    pub fn new(me: Process, current: Configuration) -> Self {
         Self {
             me,
-            boot,
             current: Arc::new(current),
             next: None,
             suspected: BTreeSet::new(),
@@ -180,18 +178,9 @@ impl Reconfiguration {
         !self.ended && (self.next.is_some() || self.leading.is_some() || self.has_suspects())
     }
 
-    /// Handles a change within the configuration, for example new regions.
-    pub fn on_minor_change(&mut self, configuration: Configuration) {
-        if configuration.version.id == self.current.version.id
-            && configuration.version > self.current.version
-        {
-            self.current = Arc::new(configuration);
-        }
-    }
-
     /// Handles that a process may be lost.
     pub fn suspect(&mut self, process: Process, out: &mut Vec<Action>) {
-        if process.machine != self.me && self.suspected.insert(process) {
+        if process.machine != self.me.machine && self.suspected.insert(process) {
             self.go_on(out);
         }
     }
@@ -199,7 +188,7 @@ impl Reconfiguration {
     /// Handles that a process has ended, which was proved. It is suspected, too. The end of a lease is no such proof: a new
     /// configuration can give the process another one.
     pub fn gone(&mut self, process: Process, out: &mut Vec<Action>) {
-        if process.machine != self.me && self.gone.insert(process) {
+        if process.machine != self.me.machine && self.gone.insert(process) {
             self.suspected.insert(process);
             self.go_on(out);
         }
@@ -214,7 +203,7 @@ impl Reconfiguration {
             self.leader_timeout(out);
         } else {
             self.passed_over += 1;
-            // The others may have gone on without this machine, and cannot tell it.
+            // The others may have evicted this machine, and the message did not arrive.
             out.push(Action::Read);
         }
         self.go_on(out);
@@ -226,34 +215,35 @@ impl Reconfiguration {
             return;
         }
         match message {
-            Message::Suspect(process) => {
-                // If two machines suspect each other, the first complaint counts: one of them stays.
-                let complainer = self.known().member(from).map(Member::process);
-                let is_suspected = self.suspects_in(self.known()).contains(&from);
-                if let Some(complainer) = complainer.filter(|_| !is_suspected)
-                    && process.machine != self.me
-                {
-                    let is_member = |one: &Process| {
-                        let member = self.known().member(one.machine);
-                        member.is_some_and(|member| member.process() == *one)
-                    };
-                    let before = self.complaints.get(&process).copied();
-                    let counts = before.filter(is_member);
-                    self.complaints
-                        .insert(process, counts.unwrap_or(complainer));
-                    self.go_on(out);
-                }
-            }
+            Message::Suspect(process) => self.on_complaint(from, process, out),
             Message::NewConfig(configuration) => self.on_new_config(from, configuration, out),
             Message::Applied(id) => self.on_member_applied(from, id, out),
             Message::Commit(id) => self.on_commit(from, id, out),
             Message::Evicted(process, version) => {
-                let is_me = (process.machine, process.boot) == (self.me, self.boot);
-                if is_me && version.id > self.known().version.id {
+                if process == self.me && version.id > self.known().version.id {
                     self.stop(version, out);
                 }
             }
         }
+    }
+
+    /// Handles that another machine suspects a process. If two machines suspect each other, the first complaint counts: one of them
+    /// stays.
+    fn on_complaint(&mut self, from: MachineId, process: Process, out: &mut Vec<Action>) {
+        let known = self.known();
+        let complainer = known.member(from).map(Member::process);
+        let is_suspected = self.suspects_in(known).contains(&from);
+        let Some(complainer) = complainer.filter(|_| !is_suspected) else {
+            return;
+        };
+        if process.machine == self.me.machine {
+            return;
+        }
+        let before = self.complaints.get(&process).copied();
+        let counts = before.filter(|before| known.has(*before));
+        self.complaints
+            .insert(process, counts.unwrap_or(complainer));
+        self.go_on(out);
     }
 
     /// Handles that all workers have applied the configuration with this number.
@@ -276,7 +266,7 @@ impl Reconfiguration {
         if configuration.manager != from || configuration.version.id <= known {
             return;
         }
-        if !self.is_member(&configuration) {
+        if !configuration.has(self.me) {
             return self.stop(configuration.version, out);
         }
         if self.leading.take().is_some() {
@@ -325,7 +315,7 @@ impl Reconfiguration {
             return;
         }
         match self.maker() {
-            Some(machine) if machine != self.me => self.tell_suspects(machine, out),
+            Some(machine) if machine != self.me.machine => self.tell_suspects(machine, out),
             Some(_) => self.lead(out),
             None => {}
         }
@@ -374,24 +364,15 @@ impl Reconfiguration {
 
     /// Returns the members of a configuration that are suspected.
     fn suspects_in(&self, configuration: &Configuration) -> BTreeSet<MachineId> {
-        let is_member = |process: &Process| {
-            let member = configuration.member(process.machine);
-            member.is_some_and(|member| member.process() == *process)
-        };
         let is_suspected = |member: &&Member| {
             let process = member.process();
+            let complaints = self.complaints.get(&process);
             self.suspected.contains(&process)
                 || self.silent.contains(&process.machine)
-                || self.complaints.get(&process).is_some_and(is_member)
+                || complaints.is_some_and(|from| configuration.has(*from))
         };
         let suspects = configuration.members.iter().filter(is_suspected);
         suspects.map(|member| member.machine).collect()
-    }
-
-    /// Returns whether this process is a member of a configuration.
-    fn is_member(&self, configuration: &Configuration) -> bool {
-        let own = configuration.member(self.me);
-        own.is_some_and(|member| member.boot == self.boot)
     }
 
     fn stop(&mut self, version: Version, out: &mut Vec<Action>) {

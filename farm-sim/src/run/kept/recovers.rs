@@ -21,7 +21,12 @@ use super::{Header, Kept, Loss};
 use crate::cluster::Copies;
 
 /// The machines that are left, while they recover.
-struct Recovering {
+struct Recovering<'a> {
+    kept: &'a Kept,
+    /// The memory of the killed machines.
+    copies: &'a [Copies],
+    /// The replicas that are left.
+    regions: BTreeMap<RegionId, Replicas>,
     rng: Xoshiro256PlusPlus,
     /// Copies of the replicas that are left.
     tables: BTreeMap<(MachineId, RegionId), BlockTable>,
@@ -58,6 +63,9 @@ pub(super) fn check(
         .flat_map(|one| one.all().to_vec())
         .collect();
     let mut this = Recovering {
+        kept,
+        copies,
+        regions: regions.clone(),
         rng: Xoshiro256PlusPlus::seed_from_u64(kept.records),
         tables: copy_left(copies, loss)?,
         machines: BTreeMap::new(),
@@ -66,7 +74,7 @@ pub(super) fn check(
         decided: BTreeMap::new(),
         recovered: BTreeSet::new(),
     };
-    let known = this.drain(kept, &members)?;
+    let known = this.drain(&members)?;
     let roles = |me, configuration| Roles {
         configuration,
         recovered: FIXED_CONFIGURATION,
@@ -96,7 +104,7 @@ pub(super) fn check(
         }
     }
     while this.step()? {}
-    this.check_end(kept, copies, &regions, committed)?;
+    this.check_end(committed)?;
     Ok(this.decided)
 }
 
@@ -121,16 +129,15 @@ fn copy_left(
     Ok(tables)
 }
 
-impl Recovering {
+impl Recovering<'_> {
     /// Does what is left of transactions that have ended, and returns what the machines know of the others.
     fn drain(
         &self,
-        kept: &Kept,
         members: &BTreeSet<MachineId>,
     ) -> Result<BTreeMap<MachineId, Undecided>, String> {
         let mut known = BTreeMap::new();
         for me in members {
-            let (undecided, ended) = kept.drained.get(me).cloned().unwrap_or_default();
+            let (undecided, ended) = self.kept.drained.get(me).cloned().unwrap_or_default();
             let locked = undecided.objects();
             let tables = self.tables.iter().filter(|(place, _)| place.0 == *me);
             for ((_, region), table) in tables {
@@ -236,13 +243,7 @@ impl Recovering {
         Some(Header::of(table.memory(), address.offset() as usize))
     }
 
-    fn check_end(
-        &self,
-        kept: &Kept,
-        copies: &[Copies],
-        regions: &BTreeMap<RegionId, Replicas>,
-        committed: &BTreeSet<TxId>,
-    ) -> Result<(), String> {
+    fn check_end(&self, committed: &BTreeSet<TxId>) -> Result<(), String> {
         let (recovered, all) = (self.recovered.len(), self.machines.len());
         if recovered != all {
             return Err(format!("{recovered} of {all} machines have recovered"));
@@ -250,8 +251,8 @@ impl Recovering {
         if let Some((machine, address)) = self.locked.first() {
             return Err(format!("recovery leaves {address} locked on {machine}"));
         }
-        self.check_values(kept, copies, regions, committed)?;
-        for (region, replicas) in regions {
+        self.check_values(committed)?;
+        for (region, replicas) in &self.regions {
             let table = |machine| &self.tables[&(machine, *region)];
             let primary = replicas.primary();
             for backup in replicas.backups() {
@@ -261,7 +262,7 @@ impl Recovering {
                         Difference::Object { address, .. } => [primary, *backup].map(|machine| {
                             let header = self.header(machine, *address);
                             let version = header.map_or(0, |header| header.number());
-                            kept.about(machine, *address, version)
+                            self.kept.about(machine, *address, version)
                         }),
                         _ => Default::default(),
                     };
@@ -276,25 +277,19 @@ impl Recovering {
     }
 
     /// Checks that all replicas have the versions of committed transactions unlocked, and that recovery has installed no others.
-    fn check_values(
-        &self,
-        kept: &Kept,
-        copies: &[Copies],
-        regions: &BTreeMap<RegionId, Replicas>,
-        committed: &BTreeSet<TxId>,
-    ) -> Result<(), String> {
-        let of = |id: &TxId| kept.objects.get(id).into_iter().flatten().copied();
+    fn check_values(&self, committed: &BTreeSet<TxId>) -> Result<(), String> {
+        let of = |id: &TxId| self.kept.objects.get(id).into_iter().flatten().copied();
         let written: BTreeSet<(Address, u64)> = committed.iter().flat_map(of).collect();
-        let all = kept.objects.values().flatten().copied();
+        let all = self.kept.objects.values().flatten().copied();
         for (address, version) in all {
-            let Some(replicas) = regions.get(&address.region()) else {
+            let Some(replicas) = self.regions.get(&address.region()) else {
                 continue;
             };
             for machine in replicas.all() {
                 let Some(now) = self.header(*machine, address) else {
                     return Err(format!("{machine} has no replica of {}", address.region()));
                 };
-                let about = || kept.about(*machine, address, version);
+                let about = || self.kept.about(*machine, address, version);
                 let is_committed = written.contains(&(address, version));
                 if now.version.mode() != LockMode::Unlocked {
                     return Err(format!(
@@ -308,7 +303,10 @@ impl Recovering {
                         about()
                     ));
                 }
-                let before = copies.iter().find(|one| one.region == address.region());
+                let before = self
+                    .copies
+                    .iter()
+                    .find(|one| one.region == address.region());
                 let before = before.and_then(|one| one.copies.iter().find(|one| one.0 == *machine));
                 let before = before.map(|one| Header::of(&one.1, address.offset() as usize));
                 let is_new = before.is_some_and(|before| before.number() < version);

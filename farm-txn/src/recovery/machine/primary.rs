@@ -259,14 +259,14 @@ impl Recovery {
         out.push(Step::Send(self.roles.decider(id), vote));
     }
 
-    /// Returns whether a region of which this machine is the primary has voted, and was told no decision.
+    /// Returns whether a region of this primary has voted on a transaction and waits for the decision.
     pub(super) fn waits_for_decision(&self, (id, region): (TxId, RegionId)) -> bool {
         let reported = self.reported.get(&id);
         let voting = reported.and_then(|reported| reported.here.get(&region));
         voting.is_some_and(|voting| voting.progress == Progress::Voted)
     }
 
-    /// Ends a transaction in a region of which this machine is the primary, which waits for the decision.
+    /// Ends a transaction in a region of this primary that has voted on it and waits for the decision.
     pub(super) fn end(
         &mut self,
         (id, region): (TxId, RegionId),

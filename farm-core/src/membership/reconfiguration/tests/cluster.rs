@@ -139,7 +139,7 @@ impl Cluster {
         first.check().unwrap();
         let nodes = first.members.iter().map(|member| {
             let node = Node {
-                value: Reconfiguration::new(member.machine, member.boot, first.clone()),
+                value: Reconfiguration::new(member.process(), first.clone()),
                 begun: Vec::new(),
                 unnoticed: BTreeSet::new(),
                 end: None,
@@ -271,7 +271,7 @@ impl Cluster {
         !self.cut.contains(&(one.min(other), one.max(other)))
     }
 
-    /// Makes one of the steps that are possible; returns false if there is none.
+    /// Makes a random step; returns false if none is possible.
     fn step(&mut self) -> bool {
         let is_paused = |machine: &MachineId| self.nodes[machine].paused;
         let links = self.flying.iter();
