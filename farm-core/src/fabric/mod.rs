@@ -255,6 +255,8 @@ pub struct Capabilities {
     /// Whether object reads are valid regardless of their duration, because whole headers were
     /// compared. Otherwise their consistency relies on line versions, which wrap around.
     pub reads_of_any_age: bool,
+    /// Whether the end of a peer's process can be proved: see [`Endpoint::has_died`].
+    pub proves_death: bool,
     /// Scope in which atomics are atomic.
     pub atomics: AtomicScope,
     /// Largest inline write, in bytes.
@@ -333,6 +335,10 @@ pub trait Backend: Send {
     fn outstanding(&self) -> usize;
     /// See [`Endpoint::take_broken`].
     fn take_broken(&mut self) -> Option<(MachineId, Departure)>;
+    /// See [`Endpoint::has_died`].
+    fn has_died(&self, _machine: MachineId, _boot: u64) -> bool {
+        false
+    }
     /// See [`Endpoint::close`].
     fn close(&mut self, machine: MachineId);
     /// See [`Endpoint::arm`].
@@ -492,6 +498,12 @@ impl Endpoint {
     #[inline]
     pub fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
         dispatch!(self, e => e.take_broken())
+    }
+
+    /// Returns whether a start of a peer, whose connection has ended, is proved to have ended: it performs no operation any more. A
+    /// peer that is stopped, or slow, has not. False if this backend [cannot prove it](Capabilities::proves_death).
+    pub fn has_died(&self, machine: MachineId, boot: u64) -> bool {
+        dispatch!(self, e => e.has_died(machine, boot))
     }
 
     /// Breaks the connection to a machine that violates the protocol. The machine is then

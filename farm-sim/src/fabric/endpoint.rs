@@ -87,6 +87,7 @@ impl SimEndpoint {
                 ordered_placement: config.odds.as_ref().is_none_or(|odds| odds.places_in_order),
                 reads_begin_at_poll: false,
                 reads_of_any_age: false,
+                proves_death: true,
                 atomics: AtomicScope::Device,
                 max_inline_bytes: config.max_inline_bytes,
                 max_outstanding_reads: config.most_outstanding,
@@ -386,6 +387,10 @@ impl Backend for SimEndpoint {
 
     fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
         lock(&self.state).ports[self.port].departed.pop_front()
+    }
+
+    fn has_died(&self, machine: MachineId, boot: u64) -> bool {
+        lock(&self.state).has_died(machine, boot)
     }
 
     fn close(&mut self, machine: MachineId) {

@@ -308,6 +308,12 @@ impl State {
             .gone = true;
     }
 
+    /// Returns whether a start of a machine has ended.
+    pub(super) fn has_died(&self, id: MachineId, boot: u64) -> bool {
+        let machine = self.machine(id);
+        machine.gone || machine.boot != boot
+    }
+
     /// Starts a machine that has gone again, with another number. It exports nothing yet, and has no connections.
     pub(super) fn restart(&mut self, id: MachineId) {
         self.parted

@@ -6,6 +6,7 @@
 //! its configuration does not list the waiting machine. A machine that runs already answers so, and
 //! is then dialled: see [`door`](super::door).
 
+use std::fs::File;
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -302,8 +303,10 @@ pub(super) fn connected(shared: &Shared, hello: &Hello) -> Result<Arc<PeerState>
     let machine = hello.machine;
     let doorbells = map_capability(&shared.names, &hello.doorbells)
         .map_err(|source| ConnectError::Memory { machine, source })?;
+    let first = shared.names.memory(machine, hello.boot, 0);
+    let first = File::open(first)?;
     Ok(Arc::new(PeerState::connected(
-        machine, hello.boot, doorbells,
+        machine, hello.boot, doorbells, first,
     )))
 }
 

@@ -88,6 +88,7 @@ impl ShmEndpoint {
                 ordered_placement: true,
                 reads_begin_at_poll: true,
                 reads_of_any_age: false,
+                proves_death: true,
                 atomics: AtomicScope::Global,
                 max_inline_bytes: MAX_INLINE_BYTES,
                 max_outstanding_reads: most,
@@ -468,6 +469,12 @@ impl Backend for ShmEndpoint {
 
     fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
         self.departed.pop_front()
+    }
+
+    fn has_died(&self, machine: MachineId, boot: u64) -> bool {
+        let peer = self.shared.peer(machine);
+        // Only a start that follows has another number.
+        peer.is_some_and(|peer| peer.boot != boot || peer.has_died())
     }
 
     fn close(&mut self, machine: MachineId) {

@@ -1,6 +1,7 @@
 //! The state that the workers of one machine share: the peers to which it is connected, and their memory.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
@@ -43,17 +44,30 @@ pub(super) struct PeerState {
     pub(super) boot: u64,
     doorbells: Doorbells,
     state: AtomicU8,
+    /// The first file of the start, whose lock the process holds as long as it lives.
+    first: File,
 }
 
 impl PeerState {
     /// Creates a connected peer.
-    pub(super) fn connected(machine: MachineId, boot: u64, doorbells: Memory) -> Self {
+    pub(super) fn connected(machine: MachineId, boot: u64, doorbells: Memory, first: File) -> Self {
         Self {
             machine,
             boot,
             doorbells: Doorbells::new(doorbells),
             state: AtomicU8::new(CONNECTED),
+            first,
         }
+    }
+
+    /// Returns whether the process has ended: the system has released its lock. A process that is stopped has not.
+    pub(super) fn has_died(&self) -> bool {
+        let died = self.departure().is_some() && matches!(self.first.try_lock_shared(), Ok(()));
+        if died {
+            // Others test the lock, too. If it cannot be released, it is when the connection is dropped.
+            let _ = self.first.unlock();
+        }
+        died
     }
 
     pub(super) fn departure(&self) -> Option<Departure> {
