@@ -38,7 +38,7 @@ use crate::worker::{Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 use admission::Admit;
 pub use error::MachineError;
 pub use fabric::fabric_config;
-use manager::{config_store, make_manager};
+use manager::{config_store, make_manager, make_members, survives};
 use meet::{Met, meet};
 use pages::Pages;
 use parts::{arena, make_store, reads_in_flight, ring_format, spare};
@@ -219,13 +219,23 @@ impl Machine {
             Box::new(move || exporter.wake(worker)),
         ));
         self.inboxes.push(Arc::clone(&inbox));
+        let membership = Membership::fixed(self.store.placement().members());
+        let membership = match survives(config) {
+            true => membership.that_survives(),
+            false => membership,
+        };
+        let members = match worker {
+            WorkerId::FIRST => make_members(config, self.id, &self.exporter, &met.peers)?,
+            _ => None,
+        };
         let parts = WorkerParts {
             me,
             endpoint,
             links,
             store: Arc::clone(&self.store),
-            membership: Membership::fixed(self.store.placement().members()),
+            membership,
             manager,
+            members,
             control: Arc::clone(&self.control),
             inbox,
             clock: Clock::Host,

@@ -53,7 +53,7 @@ pub use crate::calls::Objects;
 use crate::calls::{ArrayCall, ArrayCont};
 use crate::commit::drive;
 use crate::contexts::checkout;
-use crate::error::{Abort, TxError};
+use crate::error::{TxError, lost, unusable_here};
 use crate::handle::TxHandle;
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
@@ -181,7 +181,9 @@ fn check(worker: &mut Worker, asked: &ArrayCall) -> Result<(), TxError> {
         return Ok(());
     }
     let geometry = worker.store().geometry();
-    let (memory, first) = worker.local_memory(asked.objects.first)?;
+    let (memory, first) = worker
+        .local_memory(asked.objects.first)
+        .map_err(unusable_here)?;
     for index in 0..asked.objects.count {
         let Place { address, class, .. } = asked.place(index);
         let at = first + index as usize * class.object_bytes();
@@ -279,7 +281,8 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, key)),
         // The error is reported from the event loop, because the current call may be the call that sent the request.
         Err(_) => {
-            transactions(worker).arrays[key as usize].failed = Some(Abort::Lost(machine).into());
+            let why = lost(worker, machine);
+            transactions(worker).arrays[key as usize].failed = Some(why.into());
             worker.defer(Cont::new(fail, key));
         }
     }
@@ -291,7 +294,8 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
         .machine
         .expect("this request has a destination, because its objects are on another machine");
     let Ok(reply) = reply else {
-        return end(worker, key, Err(Abort::Lost(machine).into()));
+        let why = lost(worker, machine);
+        return end(worker, key, Err(why.into()));
     };
     if reply == regions::ASK_AGAIN {
         return worker.set_timer(regions::AGAIN_AFTER, Cont::new(ask, key));

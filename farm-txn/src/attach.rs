@@ -34,6 +34,7 @@ pub fn attach(worker: &mut Worker) {
     worker.register(arrays::ALLOC_ARRAY, arrays::handle_alloc);
     worker.register_log(serve::handle);
     leave::attach(worker);
+    crate::recovery::serve::attach(worker);
 }
 
 /// Sets the limits of the transactions that this worker begins from now on. The initial limits are
@@ -87,6 +88,10 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("transactions to retry", state.gate.len()),
         ("records in logs", state.primary.records()),
         ("records in the own log", state.own.records()),
+        (
+            "recoveries that have not ended",
+            usize::from(state.recovering.is_under_way()),
+        ),
     ];
     let held = tasks.into_iter().chain(changes).chain(held);
     let what = leave::first_held(&held.collect::<Vec<_>>())?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use farm_core::alloc::{AllocError, TooLarge};
 use farm_core::ids::{Address, MachineId};
-use farm_core::worker::AddressError;
+use farm_core::worker::{AddressError, Worker};
 
 use crate::limits::TxLimits;
 
@@ -141,6 +141,23 @@ impl TxError {
     }
 }
 
+/// Returns why a transaction cannot use an address of this machine.
+#[cold]
+pub(crate) fn unusable_here(error: AddressError) -> TxError {
+    match error {
+        AddressError::NotYet(_) => Abort::Reconfigured.into(),
+        error => error.into(),
+    }
+}
+
+/// Returns why a transaction aborts that needs a machine which is lost.
+pub(crate) fn lost(worker: &Worker, machine: MachineId) -> Abort {
+    match worker.survives() {
+        true => Abort::Reconfigured,
+        false => Abort::Lost(machine),
+    }
+}
+
 /// Why a transaction aborted. The transaction has no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Abort {
@@ -154,6 +171,9 @@ pub enum Abort {
     /// the address.
     #[error("the object at {0} stayed locked, or no object starts at that address")]
     TimedOut(Address),
+    /// The configuration changed while the transaction ran: a machine was lost, and the others go on without it.
+    #[error("the configuration of the cluster changed while the transaction ran")]
+    Reconfigured,
     /// A machine that stores objects of the transaction was lost.
     #[error("machine {0}, which stores objects of the transaction, is lost")]
     Lost(MachineId),

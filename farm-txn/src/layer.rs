@@ -17,7 +17,8 @@ use crate::error::TxError;
 use crate::handle::{OpenTx, TxHandle};
 use crate::limits::TxLimits;
 use crate::object_run::ObjectRun;
-use crate::record::FIXED_CONFIGURATION;
+use crate::record::FIRST_CONFIGURATION;
+use crate::recovery::Recovering;
 use crate::retry::state::{Gate, Run};
 use crate::tx::Tx;
 
@@ -59,6 +60,12 @@ pub(crate) struct Transactions {
     pub(crate) spare_commits: Vec<Box<Coordinator>>,
     /// The configuration under which transactions commit.
     pub(crate) configuration: u64,
+    /// The configuration whose records were in the logs since they were drained last.
+    pub(crate) logs_since: u64,
+    /// Whether no commit begins, because objects of undecided transactions may not be locked.
+    pub(crate) recovers: bool,
+    /// Recovery, on the first worker.
+    pub(crate) recovering: Recovering,
     pub(crate) truncations: Truncations,
     /// The two parts of the log record that is being appended.
     pub(crate) record_head: Vec<u8>,
@@ -82,7 +89,8 @@ impl Transactions {
     pub(crate) fn new() -> Self {
         Self {
             results: slab::Slab::with_capacity(EXPECTED_RESULTS),
-            configuration: FIXED_CONFIGURATION,
+            configuration: FIRST_CONFIGURATION,
+            logs_since: FIRST_CONFIGURATION,
             ..Self::default()
         }
     }
@@ -94,6 +102,7 @@ impl Transactions {
             None => Box::new(Tx::new()),
         };
         tx.set_limits(self.limits);
+        tx.configuration = self.configuration;
         tx.guard = Some(guard);
         tx
     }

@@ -238,6 +238,12 @@ fn checksum(kind: Kind, id: TxId, parts: [&[u8]; 2]) -> u64 {
     xxh3_64_with_seed(parts[1], first)
 }
 
+/// Returns the configuration of a record; `None` if it is too short for one.
+pub fn configuration(body: &[u8]) -> Option<u64> {
+    let word = body.get(WORD..2 * WORD)?;
+    Some(u64::from_le_bytes(word.try_into().ok()?))
+}
+
 impl<'a> Record<'a> {
     /// Decodes a record of transaction `id`, and checks its checksum and the part that all records have. [`Record::lock`]
     /// and [`Lock::objects`] check the additions of LOCK.
@@ -463,8 +469,8 @@ pub(crate) fn fixed_reserved() -> u32 {
     log_record_bytes(FIXED_BYTES)
 }
 
-/// Number of the configuration of a cluster with a fixed set of machines.
-pub const FIXED_CONFIGURATION: u64 = 1;
+/// Number of the first configuration of a cluster.
+pub const FIRST_CONFIGURATION: u64 = 1;
 
 #[cfg(test)]
 mod tests {

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use farm_core::alloc::AllocError;
 use farm_core::ids::RegionId;
-use farm_core::marks;
 use farm_core::region::map::Unrecorded;
 use farm_core::time::Nanos;
 use farm_core::worker::{Cont, Worker};
+use farm_core::{marks, mutants};
 
 use crate::calls::WaitingCommit;
 use crate::error::TxError;
@@ -29,6 +29,12 @@ pub(crate) fn before_commit(
     commit: WaitingCommit,
     again: impl Fn(u64) -> Cont<()>,
 ) -> Result<Box<Tx>, Option<(Box<Tx>, TxError)>> {
+    if transactions(worker).recovers && !mutants::is_on("commits begin before the locks") {
+        marks::mark("commit: waits until objects of lost machines are locked");
+        let key = transactions(worker).waiting_for_regions.insert(commit);
+        worker.set_timer(AGAIN_AFTER, again(key as u64));
+        return Err(None);
+    }
     if !worker.store().map().has_unrecorded() {
         return Ok(commit.tx);
     }

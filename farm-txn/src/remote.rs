@@ -10,7 +10,7 @@ use farm_core::worker::{AddressError, Cont, ReadError, ReadRequest, ReadResult, 
 
 use crate::calls::RemoteCall;
 use crate::counters::TxCounters;
-use crate::error::{Abort, TxError};
+use crate::error::{Abort, TxError, lost};
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 use crate::open;
@@ -158,7 +158,8 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
 
 fn nobody_answers(worker: &mut Worker, key: u64, (): ()) {
     let machine = transactions(worker).calls[key as usize].machine();
-    end(worker, key, Err(Abort::Lost(machine).into()));
+    let why = lost(worker, machine);
+    end(worker, key, Err(why.into()));
 }
 
 fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {

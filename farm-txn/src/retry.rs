@@ -12,6 +12,7 @@
 //!   worker's [`Backoff`](crate::Backoff) returns. If reads time out for the duration of [`set_patience`], by default
 //!   `transactions.patience_ms` of the configuration, the transaction ends: a machine died with the lock, or no object
 //!   starts at the address.
+//! - After [`Abort::Reconfigured`] it is retried in the next configuration.
 //! - [`TxError::Busy`] is retried when there may be room.
 //! - [`Abort::Lost`] and [`TxError::InDoubt`] are never retried: the first would fail again, and for the second it is
 //!   unknown whether the transaction took effect.
@@ -68,7 +69,9 @@ impl Tries {
     /// Returns how the error of a body is handled. `patience` is how long reads that time out are retried.
     pub(crate) fn of_body(&mut self, error: &TxError, now: Nanos, patience: Duration) -> Remedy {
         match error {
-            TxError::Abort(Abort::Locked(_) | Abort::Changed(_)) => Remedy::Wait,
+            TxError::Abort(Abort::Locked(_) | Abort::Changed(_) | Abort::Reconfigured) => {
+                Remedy::Wait
+            }
             TxError::Abort(Abort::TimedOut(_)) => {
                 let since = *self.stuck_since.get_or_insert(now);
                 match now.since(since) < patience {
@@ -94,9 +97,9 @@ impl Tries {
     /// Returns how the error of a validation is handled.
     pub(crate) fn of_validation(error: &TxError) -> Remedy {
         match error {
-            TxError::Abort(Abort::Locked(_) | Abort::Changed(_) | Abort::TimedOut(_)) => {
-                Remedy::Wait
-            }
+            TxError::Abort(
+                Abort::Locked(_) | Abort::Changed(_) | Abort::TimedOut(_) | Abort::Reconfigured,
+            ) => Remedy::Wait,
             TxError::Busy => Remedy::Room,
             _ => Remedy::Report,
         }

@@ -34,7 +34,15 @@ pub(crate) fn release(
     address: Address,
     class: SizeClass,
 ) -> Result<(), ReleaseError> {
-    if let Some(owner) = worker.release_object(address)? {
+    let released = match worker.release_object(address) {
+        // Nothing is allocated in the regions of lost machines.
+        Err(_) if worker.store().is_promoted(address.region()) => {
+            marks::mark("alloc: freed in a region of a lost machine");
+            return Ok(());
+        }
+        released => released?,
+    };
+    if let Some(owner) = released {
         marks::mark("alloc: freed into another worker's block");
         let to = WorkerRef::new(worker.me().machine, owner);
         send(worker, to, ObjectRun::one(address, class));

@@ -8,8 +8,9 @@ use farm_core::object::{FatPointer, Image, Incarnation, Version};
 use farm_core::worker::{AddressError, Cont, EpochGuard, Worker};
 use smallvec::SmallVec;
 
-use crate::error::{Abort, TxError};
+use crate::error::{Abort, TxError, unusable_here};
 use crate::limits::TxLimits;
+use crate::record::FIRST_CONFIGURATION;
 
 mod blocks;
 mod entries;
@@ -111,6 +112,8 @@ pub struct Tx {
     pub(crate) blocks: NewBlocks,
     /// EpochGuard that keeps addresses valid, from [`crate::checkout`] to [`crate::checkin`].
     pub(crate) guard: Option<EpochGuard>,
+    /// The configuration in which the transaction began.
+    pub(crate) configuration: u64,
 }
 
 impl Tx {
@@ -120,6 +123,7 @@ impl Tx {
         Self {
             entries: Entries::with_capacity(32),
             payloads: Payloads::with_capacity(8192),
+            configuration: FIRST_CONFIGURATION,
             ..Self::default()
         }
     }
@@ -176,7 +180,7 @@ impl Tx {
             return Err(AddressError::Nowhere(address).into());
         }
         let geometry = worker.store().geometry();
-        let (memory, at) = worker.local_memory(address)?;
+        let (memory, at) = worker.local_memory(address).map_err(unusable_here)?;
         // In memory without a block nothing is allocated, and the copied image shows that.
         is_slot((memory, geometry, at), address, class)?;
         self.copy_in(memory, at, address, class)?;

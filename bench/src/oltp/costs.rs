@@ -61,7 +61,7 @@ impl Aborts {
         let counter = match why {
             Some(Abort::Locked(_)) => &mut self.locked,
             Some(Abort::TimedOut(_)) => &mut self.timed_out,
-            Some(Abort::Changed(_) | Abort::Lost(_)) => &mut self.changed,
+            Some(Abort::Changed(_) | Abort::Lost(_) | Abort::Reconfigured) => &mut self.changed,
             None => &mut self.busy,
         };
         *counter += 1;

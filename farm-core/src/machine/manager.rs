@@ -1,21 +1,23 @@
 //! The manager of the configuration, as the machine that is the manager makes it at its start.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use super::MachineError;
 use crate::config::host::store_dir;
-use crate::config::{Config, MachineConfig};
+use crate::config::{Config, Fabric, MachineConfig};
 use crate::fabric::Exporter;
 use crate::ids::MachineId;
 use crate::membership::Membership;
-use crate::membership::configuration::{Configuration, Domain, Member};
+use crate::membership::configuration::{Configuration, Domain, Member, Process};
 use crate::membership::directory::check_usable;
 use crate::membership::earlier::{Found, find};
 use crate::membership::files::FileStore;
 use crate::membership::manager::Manager;
 use crate::membership::store::{ConfigStore, StoreError, Swap};
-use crate::membership::writer::{InProcess, StoreThread};
+use crate::membership::writer::{AccessThread, InProcess, StoreThread};
 use crate::messaging::LinkPeer;
+use crate::worker::MembersParts;
 
 /// Returns the machine that manages the configuration.
 fn manager_of(config: &Config) -> MachineId {
@@ -51,17 +53,38 @@ pub(super) fn config_store(
     Ok(Some(FileStore::at(&dir, cluster)))
 }
 
-/// Returns the manager of the configuration, if it is this machine, with the first configuration of the cluster.
-pub(super) fn make_manager(
+/// Returns whether the machines go on in another configuration when one of them is lost: if other machines have copies of what it
+/// stores, and the end of its process can be proved.
+pub(super) fn survives(config: &Config) -> bool {
+    let all_store = config.storing_machines().count() == config.machines.len();
+    config.is_logged() && config.replicas() > 1 && all_store && config.cluster.fabric == Fabric::Shm
+}
+
+/// Returns what the first worker of a machine needs to take part in changes of the configuration.
+pub(super) fn make_members(
     config: &Config,
     id: MachineId,
     exporter: &Exporter,
     peers: &[LinkPeer],
-    store: Option<FileStore>,
-) -> Result<Option<Box<Manager>>, MachineError> {
-    if manager_of(config) != id {
+) -> Result<Option<MembersParts>, MachineError> {
+    if !survives(config) {
         return Ok(None);
     }
+    let (dir, cluster) = (store_dir(config), config.cluster.name.clone());
+    let open = move || Box::new(FileStore::at(&dir, &cluster)) as Box<dyn ConfigStore>;
+    let store = AccessThread::start(format!("{id}.change"), Arc::new(open));
+    Ok(Some(MembersParts {
+        me: Process {
+            machine: id,
+            boot: exporter.boot(),
+        },
+        configuration: first(config, id, exporter, peers),
+        store: Box::new(store.map_err(MachineError::Thread)?),
+    }))
+}
+
+/// Returns the first configuration of the cluster, which all machines know when they have met.
+fn first(config: &Config, id: MachineId, exporter: &Exporter, peers: &[LinkPeer]) -> Configuration {
     let member = |machine: &MachineConfig| {
         let peer = peers.iter().find(|peer| peer.machine == machine.id);
         Member {
@@ -77,8 +100,22 @@ pub(super) fn make_manager(
         }
     };
     let members = config.machines.iter().map(member).collect();
-    let first = Configuration::first(&config.cluster.name, members)
-        .expect("a configuration that was validated has members that can form a cluster");
+    Configuration::first(&config.cluster.name, members)
+        .expect("a configuration that was validated has members that can form a cluster")
+}
+
+/// Returns the manager of the configuration, if it is this machine, with the first configuration of the cluster.
+pub(super) fn make_manager(
+    config: &Config,
+    id: MachineId,
+    exporter: &Exporter,
+    peers: &[LinkPeer],
+    store: Option<FileStore>,
+) -> Result<Option<Box<Manager>>, MachineError> {
+    if manager_of(config) != id {
+        return Ok(None);
+    }
+    let first = first(config, id, exporter, peers);
     warn_of_shared_domains(config, &first);
     let manager = match store {
         None => Manager::new(first, InProcess::default()),
@@ -90,6 +127,10 @@ pub(super) fn make_manager(
             let thread = StoreThread::start(format!("{id}.store"), store);
             Manager::new(first, thread.map_err(MachineError::Thread)?)
         }
+    };
+    let manager = match survives(config) {
+        true => manager.among_others(),
+        false => manager,
     };
     Ok(Some(Box::new(manager)))
 }

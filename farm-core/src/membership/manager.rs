@@ -73,6 +73,12 @@ pub struct Manager {
     refused_catalog: Option<String>,
     /// Largest number of regions in one message.
     most_told: usize,
+    /// The configuration in which all machines have recovered, to be recorded.
+    queued_recovered: Option<u64>,
+    /// Whether other machines may make the next configuration.
+    may_be_behind: bool,
+    /// Whether another machine has changed the configuration: nothing is stored until [`Manager::rebase`].
+    is_behind: bool,
 }
 
 impl Manager {
@@ -91,6 +97,40 @@ impl Manager {
             refused: BTreeMap::new(),
             refused_catalog: None,
             most_told: usize::MAX,
+            queued_recovered: None,
+            may_be_behind: false,
+            is_behind: false,
+        }
+    }
+
+    /// Sets that other machines may make the next configuration. By default, a change by another process stops the machine.
+    #[must_use]
+    pub fn among_others(mut self) -> Self {
+        self.may_be_behind = true;
+        self
+    }
+
+    /// Goes on from another configuration, which the store has. What was to be recorded is forgotten: those who asked ask again.
+    pub(crate) fn rebase(&mut self, configuration: Configuration) {
+        self.configuration = configuration;
+        self.is_behind = false;
+        self.queued.clear();
+        self.started.clear();
+        self.starting.clear();
+        self.queued_catalog = None;
+        self.queued_recovered = None;
+        // If a change is being stored, its outcome is that of a change of the configuration before.
+        self.under_way = Changes::default();
+        self.refused.clear();
+        self.refused_catalog = None;
+    }
+
+    /// Has recorded that all transactions of earlier configurations than this one are decided and applied on all replicas.
+    pub(crate) fn record_recovered(&mut self, configuration: u64) {
+        if self.configuration.version.id == configuration
+            && self.configuration.recovered < configuration
+        {
+            self.queued_recovered = Some(configuration);
         }
     }
 
@@ -164,16 +204,25 @@ impl Manager {
     pub(crate) fn step(&mut self) -> Option<Duty> {
         let is_queued =
             !self.queued.is_empty() || !self.started.is_empty() || self.queued_catalog.is_some();
+        let is_queued = (is_queued || self.queued_recovered.is_some()) && !self.is_behind;
         if self.storing.is_none() && self.under_way.is_empty() && is_queued {
             self.store_queued();
         }
         let stored = self.storing.as_ref().and_then(|_| self.writer.poll())?;
         let next = self.storing.take()?;
+        if next.change <= self.configuration.change {
+            // A new configuration was made meanwhile. It has this change, if the store took it.
+            return None;
+        }
         match stored {
             Ok(()) => {
                 self.configuration = next;
                 let told = !self.under_way.is_empty();
                 told.then(|| Duty::Tell(self.under_way.clone()))
+            }
+            Err(WriteError::Lost) if self.may_be_behind => {
+                self.is_behind = true;
+                None
             }
             Err(WriteError::Lost) => Some(Duty::Stop(
                 "another process has changed the configuration of this cluster".into(),
@@ -198,6 +247,12 @@ impl Manager {
         self.refused_starts.extend(refused);
     }
 
+    /// Returns whether something is to be stored, or is being stored.
+    pub(crate) fn has_queued(&self) -> bool {
+        let to_store = self.queued_recovered.is_some() && !self.is_behind;
+        self.storing.is_some() || to_store
+    }
+
     /// Handles that all machines know the changes of the last [`Duty::Tell`].
     pub(crate) fn on_told(&mut self) {
         self.under_way = Changes::default();
@@ -219,6 +274,9 @@ impl Manager {
         self.starting = started;
         self.under_way.catalog = self.queued_catalog.take();
         next.catalog = next.catalog.or(self.under_way.catalog);
+        if let Some(recovered) = self.queued_recovered.take() {
+            next.recovered = recovered;
+        }
         while self.under_way.regions.len() < self.most_told
             && let Some((region, replicas)) = self.queued.pop_first()
         {

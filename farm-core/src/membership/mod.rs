@@ -1,12 +1,12 @@
 //! The membership of the cluster.
 //!
-//! For now the machines are the configuration file's list, fixed for the life of the cluster, and the loss of a
-//! machine stops the cluster: [`Membership::departed`] returns how the cluster stops when a connection ends.
+//! The machines are at first those of the configuration file. When one is lost, the others go on without it if the cluster
+//! [survives](Membership::survives) that; otherwise [`Membership::departed`] returns how the cluster stops.
 //!
 //! What the machines agree on is the [`configuration`], which records the replicas of each region. One machine, the
 //! [`manager`], changes it. Its [`writer`] keeps it in the process, or in a [`store`] that decides between changes of several
 //! processes, as [`files`] in a [`directory`]; its [`encoding`] is that of these files. Tools find and remove what an [`earlier`]
-//! cluster left there. [`reconfiguration`] is the change to the next configuration when machines are lost, which no machine uses yet.
+//! cluster left there. [`reconfiguration`] is the change to the next configuration when machines are lost.
 
 pub mod configuration;
 pub mod directory;
@@ -17,6 +17,8 @@ pub mod manager;
 pub mod reconfiguration;
 pub mod store;
 pub mod writer;
+
+use configuration::Configuration;
 
 use crate::fabric::Departure;
 use crate::ids::MachineId;
@@ -30,7 +32,7 @@ pub enum Stop {
     /// The machine failed, or its connection ended without an announcement.
     #[error(
         "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
-         because the data in its memory cannot be recovered yet; start the cluster again, with durability.mode = \"memory\" after \
+         because there is no copy of the data in its memory, or none that can be used yet; start the cluster again, with durability.mode = \"memory\" after \
          `farm clean --store`"
     )]
     Lost(MachineId),
@@ -50,12 +52,13 @@ pub enum Stop {
     },
 }
 
-/// Membership fixed by the configuration file.
+/// The machines of the cluster, as a worker sees them.
 #[derive(Clone, Debug)]
 pub struct Membership {
-    /// The machines without which the cluster stops: those that store regions.
+    /// Those that store regions: without them the cluster stops, unless it survives losses.
     storing: Vec<MachineId>,
     manager: MachineId,
+    survives: bool,
 }
 
 impl Membership {
@@ -67,7 +70,11 @@ impl Membership {
         let storing: Vec<MachineId> = storing.into_iter().collect();
         let manager = storing.iter().min().copied();
         let manager = manager.expect("a cluster has a machine that stores regions");
-        Self { storing, manager }
+        Self {
+            storing,
+            manager,
+            survives: false,
+        }
     }
 
     /// Returns the machine that changes the configuration.
@@ -75,10 +82,36 @@ impl Membership {
         self.manager
     }
 
+    /// Sets that the machines go on in another configuration when one of them is lost.
+    #[must_use]
+    pub fn that_survives(mut self) -> Self {
+        self.survives = true;
+        self
+    }
+
+    /// Returns whether the machines go on in another configuration when one of them is lost.
+    pub fn survives(&self) -> bool {
+        self.survives
+    }
+
+    /// Returns the machines that store regions, ascending.
+    pub fn storing(&self) -> impl ExactSizeIterator<Item = MachineId> + '_ {
+        self.storing.iter().copied()
+    }
+
+    /// Changes to another configuration.
+    pub(crate) fn apply(&mut self, configuration: &Configuration) {
+        let storing = configuration.members.iter().filter(|member| member.stores);
+        self.storing = storing.map(|member| member.machine).collect();
+        self.manager = configuration.manager;
+    }
+
     /// Handles the end of the connection to a machine, and returns the reason to stop. If the machine stored nothing and left
-    /// in order, there is none: the cluster continues without it, in the same configuration.
+    /// in order, there is none: the cluster continues without it, in the same configuration. Nor is there one if the cluster survives the
+    /// loss.
     pub fn departed(&mut self, machine: MachineId, how: Departure) -> Option<Stop> {
         match (how, self.storing.contains(&machine)) {
+            (Departure::Lost, _) if self.survives => None,
             (Departure::Left, false) => None,
             (Departure::Left, true) => Some(Stop::Left(machine)),
             (Departure::Lost, false) => Some(Stop::LostWithoutMemory(machine)),

@@ -26,6 +26,16 @@ pub trait ConfigStore: Send {
     fn compare_and_swap(&mut self, next: &Configuration) -> Result<Swap, StoreError>;
 }
 
+impl ConfigStore for Box<dyn ConfigStore> {
+    fn read(&mut self) -> Result<Option<Configuration>, StoreError> {
+        (**self).read()
+    }
+
+    fn compare_and_swap(&mut self, next: &Configuration) -> Result<Swap, StoreError> {
+        (**self).compare_and_swap(next)
+    }
+}
+
 /// The outcome of [`ConfigStore::compare_and_swap`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]

@@ -1,9 +1,11 @@
 //! Storing configurations without blocking a worker.
 
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender, TryRecvError};
 use std::thread::JoinHandle;
 
 use super::configuration::Configuration;
+use super::reconfiguration::Stored;
 use super::store::{ConfigStore, StoreError, Swap};
 
 /// Why a configuration was not stored.
@@ -24,6 +26,16 @@ pub trait ConfigWriter: Send {
     fn poll(&mut self) -> Option<Result<(), WriteError>>;
 }
 
+impl ConfigWriter for Box<dyn ConfigWriter> {
+    fn begin(&mut self, next: Configuration) {
+        (**self).begin(next);
+    }
+
+    fn poll(&mut self) -> Option<Result<(), WriteError>> {
+        (**self).poll()
+    }
+}
+
 /// Keeps the configuration in the process alone: for clusters whose data ends with their processes.
 #[derive(Debug, Default)]
 pub struct InProcess {
@@ -37,6 +49,125 @@ impl ConfigWriter for InProcess {
 
     fn poll(&mut self) -> Option<Result<(), WriteError>> {
         std::mem::take(&mut self.stored).then_some(Ok(()))
+    }
+}
+
+/// What a [`ConfigAccess`] was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The newest configuration of the store, or why it cannot be read.
+    Read(Result<Configuration, String>),
+    /// How the store has answered the change to this configuration.
+    Stored(Arc<Configuration>, Stored),
+}
+
+/// The store of the configuration, for a machine that may have to make the next one. Answers come in the order of the requests.
+pub trait ConfigAccess: Send {
+    /// Begins to read the newest configuration.
+    fn read(&mut self);
+
+    /// Begins to store a configuration.
+    fn store(&mut self, next: Arc<Configuration>);
+
+    /// Returns the next answer, when there is one.
+    fn poll(&mut self) -> Option<Access>;
+
+    /// Returns a writer to the same store.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn writer(&self) -> Result<Box<dyn ConfigWriter>, String>;
+}
+
+/// Opens the store of the configuration.
+pub type OpenStore = dyn Fn() -> Box<dyn ConfigStore> + Send + Sync;
+
+/// Accesses a [`ConfigStore`] by a thread of its own.
+pub struct AccessThread {
+    name: String,
+    open: Arc<OpenStore>,
+    /// `None` for a read. The sender is `None` when the value is dropped, which ends the thread.
+    requests: Option<Sender<Option<Arc<Configuration>>>>,
+    answers: Receiver<Access>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl AccessThread {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The operating system's, if it refuses a thread.
+    pub fn start(name: String, open: Arc<OpenStore>) -> std::io::Result<Self> {
+        let (requests, requested) = mpsc::channel::<Option<Arc<Configuration>>>();
+        let (answer, answers) = mpsc::channel();
+        let mut store = open();
+        let thread = std::thread::Builder::new();
+        let thread = thread.name(name.clone()).spawn(move || {
+            for request in requested {
+                let done = match request {
+                    None => Access::Read(match store.read() {
+                        Ok(Some(newest)) => Ok(newest),
+                        Ok(None) => Err("the store has no configuration".into()),
+                        Err(error) => Err(error.to_string()),
+                    }),
+                    Some(next) => {
+                        let stored = match write(&mut *store, &next) {
+                            Ok(()) => Stored::Won,
+                            Err(WriteError::Lost) => Stored::Lost,
+                            Err(WriteError::Failed(why)) => Stored::Failed(why),
+                        };
+                        Access::Stored(next, stored)
+                    }
+                };
+                if answer.send(done).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self {
+            name,
+            open,
+            requests: Some(requests),
+            answers,
+            thread: Some(thread),
+        })
+    }
+
+    fn request(&self, request: Option<Arc<Configuration>>) {
+        // If the thread has panicked, nothing answers, and the machine tries again after a time.
+        if let Some(thread) = &self.requests {
+            let _ = thread.send(request);
+        }
+    }
+}
+
+impl ConfigAccess for AccessThread {
+    fn read(&mut self) {
+        self.request(None);
+    }
+
+    fn store(&mut self, next: Arc<Configuration>) {
+        self.request(Some(next));
+    }
+
+    fn poll(&mut self) -> Option<Access> {
+        self.answers.try_recv().ok()
+    }
+
+    fn writer(&self) -> Result<Box<dyn ConfigWriter>, String> {
+        let thread = StoreThread::start(self.name.clone(), (self.open)());
+        let thread = thread.map_err(|error| error.to_string())?;
+        Ok(Box::new(thread))
+    }
+}
+
+impl Drop for AccessThread {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            // It ends after the request that it serves now.
+            let _ = thread.join();
+        }
     }
 }
 

@@ -83,7 +83,7 @@ pub struct VersionWord(pub u64);
 impl VersionWord {
     /// Creates the word of a version and a lock mode.
     #[inline]
-    pub fn of(version: Version, mode: LockMode) -> Self {
+    pub const fn of(version: Version, mode: LockMode) -> Self {
         let mode = match mode {
             LockMode::Unlocked => 0,
             LockMode::Readable => 1,

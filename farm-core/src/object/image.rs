@@ -108,6 +108,9 @@ pub enum Misread {
     },
 }
 
+/// The header of memory without an object in a copy, locked by recovery: the record of a new object has not changed the copy yet.
+const UNWRITTEN_AND_LOCKED: VersionWord = VersionWord::of(Version::ZERO, LockMode::Exclusive);
+
 /// Returns why images of adjacent objects of `class`, `stride` words each, failed [`all_consistent`]. Returns `None` if
 /// the only reason is slots that were never used, whose headers are zero: the other objects are consistent.
 ///
@@ -118,8 +121,9 @@ pub fn misread(words: &[u64], stride: usize, class: SizeClass) -> Option<Misread
     let mut busy = false;
     for (index, object) in words.chunks(stride).enumerate() {
         let incarnation = Incarnation(object[1]);
-        if object[0] == 0 && incarnation.0 == 0 {
-            // The lines are zero, too, unless an object is being written there.
+        let is_unwritten = |word: u64| word == 0 || word == UNWRITTEN_AND_LOCKED.0;
+        if incarnation.0 == 0 && is_unwritten(object[0]) {
+            // The lines are zero, too, unless an object is being written there, or recovery decides whether it was.
             busy |= Image::check(object).is_err();
         } else if incarnation.count() < Base::LEAST_INCARNATION {
             return Some(Misread::NoHeader { index });

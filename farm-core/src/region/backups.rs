@@ -1,7 +1,8 @@
 //! Copies that this machine keeps of regions whose primary is another machine (`FaRM'15 §3`).
 //!
 //! A copy has the bytes that the primary's region had when it was made: zero, and a block table with the same bases. Commits
-//! change it ([`crate::worker::Worker::backup_table`]); no reads use it while the primary lives.
+//! change it ([`crate::worker::Worker::backup_table`]); no reads use it while the primary lives. When the primary is lost, one of the
+//! copies becomes the region.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,6 +13,8 @@ use crate::fabric::Capability;
 use crate::ids::RegionId;
 use crate::mem::Memory;
 
+/// The memory of a copy, and its capability.
+type Copied = (Memory, Capability);
 type Allocated = Result<(Memory, Capability), Box<dyn std::error::Error + Send + Sync>>;
 /// Allocates zeroed memory of this many bytes for a copy.
 pub type AllocateBackup = Arc<dyn Fn(usize) -> Allocated + Send + Sync>;
@@ -27,8 +30,8 @@ pub(crate) enum Prepared {
 }
 
 enum State {
-    Making(JoinHandle<Result<Memory, String>>),
-    Ready(Memory),
+    Making(JoinHandle<Result<Copied, String>>),
+    Ready(Copied),
 }
 
 /// The copies of a machine.
@@ -78,11 +81,14 @@ impl Backups {
             None => {
                 let allocate = Arc::clone(&self.allocate);
                 let make = move || {
-                    let (memory, _) = allocate(region_bytes).map_err(|error| error.to_string())?;
+                    let (memory, capability) =
+                        allocate(region_bytes).map_err(|error| error.to_string())?;
                     let memory = memory.window(0, region_bytes);
                     let bases = &mut table_bases(seed, region);
                     let table = BlockTable::format(memory.clone(), region, block_bytes, bases);
-                    table.map(|_| memory).map_err(|error| error.to_string())
+                    table
+                        .map(|_| (memory, capability))
+                        .map_err(|error| error.to_string())
                 };
                 // In simulations, others run while memory is written.
                 drop(regions);
@@ -94,7 +100,7 @@ impl Backups {
     fn begin(
         &self,
         region: RegionId,
-        make: impl FnOnce() -> Result<Memory, String> + Send + 'static,
+        make: impl FnOnce() -> Result<Copied, String> + Send + 'static,
     ) -> Prepared {
         let state = match self.by_threads {
             false => make().map(State::Ready),
@@ -116,8 +122,21 @@ impl Backups {
     /// Returns the memory of a copy.
     pub fn memory(&self, region: RegionId) -> Option<Memory> {
         match self.lock().get(&region) {
-            Some(State::Ready(memory)) => Some(memory.clone()),
+            Some(State::Ready((memory, _))) => Some(memory.clone()),
             _ => None,
+        }
+    }
+
+    /// Takes a copy out, because this machine has become the primary of its region.
+    pub(crate) fn take(&self, region: RegionId) -> Option<(Memory, Capability)> {
+        let mut regions = self.lock();
+        match regions.remove(&region)? {
+            State::Ready(copy) => Some(copy),
+            // It had no data.
+            making @ State::Making(_) => {
+                regions.insert(region, making);
+                None
+            }
         }
     }
 
@@ -125,7 +144,7 @@ impl Backups {
     pub fn bytes(&self) -> u64 {
         let regions = self.lock();
         let bytes = regions.values().map(|state| match state {
-            State::Ready(memory) => memory.len() as u64,
+            State::Ready((memory, _)) => memory.len() as u64,
             State::Making(_) => 0,
         });
         bytes.sum()

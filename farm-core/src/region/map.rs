@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use arc_swap::ArcSwap;
 
@@ -154,6 +154,16 @@ impl RegionMap {
             after.extend(regions.iter().copied());
             after
         });
+    }
+
+    /// Replaces all regions by those of another configuration. Regions of this machine that it has are recorded.
+    pub(crate) fn replace(&self, regions: BTreeMap<RegionId, Replicas>) {
+        let mut own = self.own();
+        own.unrecorded
+            .retain(|region, _| !regions.contains_key(region));
+        own.new.retain(|region| !regions.contains_key(region));
+        self.count(&own);
+        self.recorded.store(Arc::new(regions));
     }
 
     /// Returns the address of the catalog, if this machine knows it.

@@ -70,6 +70,15 @@ impl RemoteRegions {
         }
     }
 
+    /// Removes the capabilities of machines that are not members any more.
+    pub(crate) fn keep(&self, is_member: impl Fn(crate::ids::MachineId) -> bool) {
+        let is_kept = |state: &State| match state {
+            State::Known(capability) => is_member(capability.machine),
+            State::Called { .. } => true,
+        };
+        self.lock().retain(|_, state| is_kept(state));
+    }
+
     /// Removes a capability that is no longer valid, because its machine has restarted.
     pub(crate) fn forget(&self, region: RegionId) {
         let mut regions = self.lock();

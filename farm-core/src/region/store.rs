@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use arc_swap::ArcSwapOption;
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::backups::{Backups, Prepared};
-use super::map::RegionMap;
+use super::map::{RegionMap, Replicas};
 use super::placement::{Placement, spread};
 use super::remote::RemoteRegions;
 use crate::alloc::{
@@ -18,7 +19,7 @@ use crate::alloc::{
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
-use crate::membership::configuration::Domain;
+use crate::membership::configuration::{Configuration, Domain, RegionReplicas};
 
 /// Why memory of a region could not be allocated.
 pub type AllocationError = Box<dyn std::error::Error + Send + Sync>;
@@ -75,12 +76,16 @@ pub struct Store {
     blocks: Mutex<BlockAllocator>,
     geometry: Geometry,
     regions: Regions,
+    /// Regions of which this machine became the primary when that was lost. Nothing is allocated in them.
+    promoted: Regions,
     map: Arc<RegionMap>,
     remote: RemoteRegions,
     /// Whether regions are placed on this machine.
     is_used: bool,
     config: BlockConfig,
     replication: Replication,
+    /// The configuration that this machine has applied last; `None` while that is the first one.
+    applied: ArcSwapOption<Configuration>,
     backups: Option<Backups>,
 }
 
@@ -113,10 +118,12 @@ impl Store {
             geometry: blocks.geometry(),
             blocks: Mutex::new(blocks),
             regions,
+            promoted: Regions::default(),
             map,
             remote: RemoteRegions::default(),
             config,
             replication: Replication::default(),
+            applied: ArcSwapOption::empty(),
             backups: None,
         }
     }
@@ -187,6 +194,27 @@ impl Store {
         proposed.into_iter()
     }
 
+    /// Returns the configuration that this machine has applied last, or that its workers are applying; `None` while that is the first
+    /// one.
+    pub fn applied(&self) -> Option<Arc<Configuration>> {
+        self.applied.load_full()
+    }
+
+    /// Changes to another configuration: its regions replace those that are known.
+    pub(crate) fn apply(&self, configuration: Arc<Configuration>) {
+        let replicas = |region: &RegionReplicas| {
+            Replicas::new(region.machines()).map(|replicas| (region.region, replicas))
+        };
+        let regions = configuration.regions.iter().filter_map(replicas);
+        self.map.replace(regions.collect());
+        if let Some(catalog) = configuration.catalog {
+            self.map.set_catalog(catalog);
+        }
+        self.remote
+            .keep(|machine| configuration.member(machine).is_some());
+        self.applied.store(Some(configuration));
+    }
+
     /// Returns whether regions are placed on this machine. A machine without memory of its own stores nothing.
     #[inline]
     pub fn is_used(&self) -> bool {
@@ -222,7 +250,22 @@ impl Store {
 
     /// Returns the memory and the capability of a region of this machine.
     pub fn region(&self, id: RegionId) -> Option<(Memory, Capability)> {
-        lock(&self.regions).get(&id).cloned()
+        let own = lock(&self.regions).get(&id).cloned();
+        own.or_else(|| lock(&self.promoted).get(&id).cloned())
+    }
+
+    /// Makes this machine's copy of a region the region itself. Returns whether the machine has the region now.
+    pub(crate) fn promote(&self, id: RegionId) -> bool {
+        let copy = self.backups.as_ref().and_then(|copies| copies.take(id));
+        if let Some(copy) = copy {
+            lock(&self.promoted).insert(id, copy);
+        }
+        self.region(id).is_some()
+    }
+
+    /// Returns whether a region was another machine's, which was lost. Slots of objects that are freed in it are not used again.
+    pub fn is_promoted(&self, id: RegionId) -> bool {
+        lock(&self.promoted).contains_key(&id)
     }
 
     /// Returns the memory of this machine's replica of a region, as its primary or as a backup.
@@ -378,7 +421,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::region::map::Replicas;
 
     #[test]
     fn a_region_has_the_backups_of_its_hint_group() {

@@ -22,6 +22,8 @@ pub enum Access {
         /// Bytes in the region.
         bytes: u64,
     },
+    /// The primary was lost: the region is [found](RegionTable::find) again when it is recorded anew.
+    Lost,
 }
 
 /// Index of a known region; valid for the lifetime of the table.
@@ -61,6 +63,12 @@ impl RegionTable {
     /// Returns the index of a region, if the worker knows the region.
     #[inline]
     pub fn find(&self, id: RegionId) -> Option<RegionIndex> {
+        let found = self.position(id);
+        found.filter(|index| !matches!(self.at(*index), Access::Lost))
+    }
+
+    #[inline]
+    fn position(&self, id: RegionId) -> Option<RegionIndex> {
         let mut at = self.start(id);
         loop {
             let index = self.buckets[at].checked_sub(1)?;
@@ -79,7 +87,7 @@ impl RegionTable {
 
     /// Records a region, or replaces its access.
     pub fn record(&mut self, id: RegionId, access: Access) -> RegionIndex {
-        if let Some(index) = self.find(id) {
+        if let Some(index) = self.position(id) {
             self.regions[index.0 as usize].1 = access;
             return index;
         }
@@ -101,6 +109,15 @@ impl RegionTable {
             at = (at + 1) & (self.buckets.len() - 1);
         }
         self.buckets[at] = index as u32 + 1;
+    }
+
+    /// Forgets how the regions of machines are accessed that are not members any more.
+    pub fn forget(&mut self, is_member: impl Fn(MachineId) -> bool) {
+        for (_, access) in &mut self.regions {
+            if matches!(access, Access::Remote { machine, .. } if !is_member(*machine)) {
+                *access = Access::Lost;
+            }
+        }
     }
 
     /// Returns the regions, in the order in which they were recorded.
@@ -142,5 +159,10 @@ mod tests {
             before
         );
         assert!(matches!(table.lookup(id(3)), Some(Access::Local(_))));
+        table.forget(|machine| machine.get() != 7);
+        assert!(table.lookup(id(7)).is_none());
+        assert!(table.lookup(id(3)).is_some() && table.lookup(id(8)).is_some());
+        table.record(id(7), Access::Local(Memory::anonymous(64)));
+        assert!(table.lookup(id(7)).is_some());
     }
 }

@@ -76,8 +76,16 @@ impl<W: Words> KeptRecords<W> {
         state: &KeptState<W>,
         integrity: RecordIntegrity,
     ) -> Result<Self, super::SetupError> {
+        Self::from(buffer, state.head(), integrity)
+    }
+
+    /// Begins to read a log at its head.
+    pub(super) fn from(
+        buffer: W,
+        read: u64,
+        integrity: RecordIntegrity,
+    ) -> Result<Self, super::SetupError> {
         let capacity = Capacity::new(buffer.len_bytes() as u64)?;
-        let read = state.head();
         super::check_position(read)?;
         Ok(Self {
             buffer,
@@ -105,6 +113,14 @@ impl<W: Words> KeptRecords<W> {
         reason = "the record borrows the reader"
     )]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, RingError> {
+        Ok(self.next_before()?.map(|(record, _)| record))
+    }
+
+    /// Returns the next record, as [`KeptRecords::next`] does, and the position just after it.
+    ///
+    /// # Errors
+    /// As [`KeptRecords::next`].
+    pub fn next_before(&mut self) -> Result<Option<(Record<'_>, u64)>, RingError> {
         let mut filler = 0;
         let (word, head) = loop {
             let at = self.read + filler;
@@ -127,7 +143,7 @@ impl<W: Words> KeptRecords<W> {
             return Ok(None);
         }
         self.read = at + u64::from(head.record_bytes);
-        Ok(Some(Record::of(head, &self.copy)))
+        Ok(Some((Record::of(head, &self.copy), self.read)))
     }
 
     /// Copies the record at `at` out. Returns whether it has landed.

@@ -7,7 +7,7 @@
 
 use super::layout::{self, Capacity, RecordHead};
 use super::zeroing::Space;
-use super::{Header, KeptState, RecordIntegrity, SetupError, Words};
+use super::{Header, KeptRecords, KeptState, RecordIntegrity, SetupError, Words};
 use crate::mem::{Memory, WORD_BYTES};
 use crate::mutants;
 
@@ -145,6 +145,22 @@ impl<W: OwnWords> OwnLog<W> {
                 layout::checksum_trailer(self.sequence, self.record[0], &self.record[1..words - 1])
             }
         };
+    }
+
+    /// Reads all records that are in the log, without changing anything.
+    ///
+    /// # Errors
+    /// [`SetupError`]; never for a log that was created.
+    pub fn records(&self) -> Result<KeptRecords<W>, SetupError>
+    where
+        W: Clone,
+    {
+        KeptRecords::from(self.buffer.clone(), self.head, self.integrity)
+    }
+
+    /// Returns the word that was stored last with the head.
+    pub fn note(&self) -> u64 {
+        self.state.note()
     }
 
     /// Copies the body of the record that ends at `end`, and that is not freed, to `out`, as whole words.

@@ -1,7 +1,7 @@
 //! The receiving end of a ring: polls the word at the head, returns records, and releases their
 //! space.
 
-use super::kept::KeptState;
+use super::kept::{KeptRecords, KeptState};
 use super::layout::{self, Capacity, Expected, Head, Kind, RecordHead};
 use super::zeroing::{self, Space, Zeroing};
 use super::{RecordIntegrity, SetupError, Words};
@@ -251,6 +251,22 @@ impl<W: Words> RingReceiver<W> {
         self.sequence += 1;
         self.last_end = self.read;
         self.read
+    }
+
+    /// Reads all records that are in the ring, from the first that was kept, without changing anything.
+    ///
+    /// # Errors
+    /// [`SetupError`]; never for a ring that was created.
+    pub fn records(&self) -> Result<KeptRecords<W>, SetupError>
+    where
+        W: Clone,
+    {
+        KeptRecords::from(self.buffer.clone(), self.head, self.integrity)
+    }
+
+    /// Returns the word that was stored last with the head.
+    pub fn note(&self) -> u64 {
+        self.kept.as_ref().map_or(0, KeptState::note)
     }
 
     /// Copies the body of a kept record that ends at `end` out again. The sender can still write to

@@ -153,7 +153,18 @@ impl Worker {
             );
             return self.distrust(from, why);
         }
+        if self.logs_are_frozen() {
+            return self.leavers.push(request);
+        }
         self.handle_log_of(request.from);
         self.reply(request, &[]);
+    }
+
+    /// Replies to the announcements that came while no records were taken from logs.
+    pub(super) fn reply_to_leavers(&mut self) {
+        for request in std::mem::take(&mut self.leavers) {
+            self.handle_log_of(request.from);
+            self.reply(request, &[]);
+        }
     }
 }

@@ -84,6 +84,7 @@ impl Worker {
             marks::mark("worker: departure noticed");
             self.depart(machine, how);
             self.unlink(machine);
+            self.on_lost(machine, how);
             self.complete_if_joined();
         }
     }
@@ -93,7 +94,7 @@ impl Worker {
         match self.membership.departed(machine, how) {
             None => {
                 // Each worker notices it; one of them reports it.
-                if self.me.worker == WorkerId::FIRST {
+                if self.me.worker == WorkerId::FIRST && how == Departure::Left {
                     tracing::info!(%machine, "a machine without memory has left; the cluster continues");
                 }
                 self.end_epochs_without(machine);
@@ -109,10 +110,11 @@ impl Worker {
     }
 
     /// Drops what this worker has of a connection, and ends its calls.
-    fn unlink(&mut self, machine: MachineId) {
+    pub(super) fn unlink(&mut self, machine: MachineId) {
         if let Ok(place) = self.machine_place(machine) {
-            self.logs.unlink(place, machine);
+            self.logs.unlink(place, machine, self.membership.survives());
         }
+        self.long.unlink(machine);
         let mut lost = Vec::new();
         self.messaging.unlink(machine, &mut lost);
         for cont in lost {

@@ -20,6 +20,11 @@ const BURST: usize = 32;
 pub struct LogId(u32);
 
 impl LogId {
+    /// Returns the log of an [index](LogId::index).
+    pub fn new(index: usize) -> Self {
+        Self(index as u32)
+    }
+
     /// Returns the log's index among those that the worker polls, from 0.
     pub fn index(self) -> usize {
         self.0 as usize
@@ -50,7 +55,7 @@ pub struct LogRecord {
     /// Position in the log just after the record; identifies the record within its log.
     pub end: u64,
     /// Number of the connection to the writer's machine.
-    link: u32,
+    pub(super) link: u32,
 }
 
 impl LogRecord {
@@ -125,13 +130,15 @@ pub(super) struct Logs {
     /// The machine of this worker.
     machine: MachineId,
     /// Logs at other machines, in the order of the cluster's machines; `None` for machines without a connection.
-    out: Vec<Option<LogSender>>,
+    pub(super) out: Vec<Option<LogSender>>,
     /// Number of connections that began or ended after the start, in the same order.
     changes: Vec<u64>,
     /// The logs that this worker polls; `None` for those of machines that have departed, when nothing in them is needed.
-    incoming: Vec<Option<IncomingLog>>,
-    own: Option<OwnLog>,
+    pub(super) incoming: Vec<Option<IncomingLog>>,
+    pub(super) own: Option<OwnLog>,
     handler: Option<LogHandler>,
+    /// Whether no records are taken from logs.
+    pub(super) frozen: bool,
     /// Continuations that wait for the acknowledgement of a write.
     acks: slab::Slab<Cont<Status>>,
     pub(super) counters: LogCounters,
@@ -150,6 +157,7 @@ impl Logs {
                 .collect(),
             own: links.own_log.take(),
             handler: None,
+            frozen: false,
             acks: slab::Slab::with_capacity(operations),
             counters: LogCounters::default(),
         }
@@ -200,15 +208,17 @@ impl Logs {
         self.incoming.extend(incoming.into_iter().map(Some));
     }
 
-    /// Drops the log at the machine at this place, and takes no more records from its logs.
-    pub(super) fn unlink(&mut self, place: usize, machine: MachineId) {
+    /// Drops the log at the machine at this place, and takes no more records from its logs. These stay if they are still to be drained.
+    pub(super) fn unlink(&mut self, place: usize, machine: MachineId, drains: bool) {
         self.out[place] = None;
         self.changes[place] += 1;
         for log in &mut self.incoming {
             if let Some(log) = log.as_mut().filter(|log| log.from.machine == machine) {
                 log.lost = true;
             }
-            drop_if_done(log);
+            if !drains {
+                drop_if_done(log);
+            }
         }
     }
 
@@ -437,6 +447,12 @@ impl Worker {
         self.logs.incoming(log).from
     }
 
+    /// As [`Worker::log_writer`]; `None` for a log that is gone.
+    pub fn find_log_writer(&self, log: LogId) -> Option<WorkerRef> {
+        let log = self.logs.incoming.get(log.index())?.as_ref();
+        log.map(|log| log.from)
+    }
+
     /// Frees everything in a log before position `end`, so that its writer can use the room again. Stores `note` beside the log,
     /// as long as the log exists: what must be known of the records that are gone.
     ///
@@ -483,7 +499,8 @@ impl Worker {
     }
 
     pub(super) fn poll_logs(&mut self) -> bool {
-        let Some(handler) = self.logs.handler else {
+        let handler = self.logs.handler.filter(|_| !self.logs.frozen);
+        let Some(handler) = handler else {
             return false;
         };
         let mut busy = false;

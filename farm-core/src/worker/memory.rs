@@ -5,6 +5,7 @@ use rand::seq::IteratorRandom;
 
 use super::epoch::{Shortage, Source};
 use super::reads::Begun;
+use super::regions::{ASK_AGAIN, NOT_YET};
 use super::request::ReadError;
 use super::{Cont, Worker};
 use crate::alloc::{
@@ -41,6 +42,9 @@ pub enum AddressError {
     /// The region does not exist, or the offset is beyond its end.
     #[error("there is no object at {0}")]
     Nowhere(Address),
+    /// The primary of the region was lost, and this machine, which follows it, does not serve the region yet.
+    #[error("the machine that stored {0} is lost, and this machine does not serve it yet")]
+    NotYet(Address),
 }
 
 /// Reads that wait for the capability of a region.
@@ -70,6 +74,8 @@ impl Worker {
         self.register_region_handlers();
         self.register_leave_handlers();
         self.register_join_handlers();
+        self.register_long_handlers();
+        self.register_member_handlers();
     }
 
     /// Returns the primary of a region; this machine if there is no such region.
@@ -77,7 +83,7 @@ impl Worker {
         match self.regions.lookup(region) {
             Some(Access::Local(_)) => self.me.machine,
             Some(Access::Remote { machine, .. }) => *machine,
-            None => match self.store.map().lookup(region) {
+            Some(Access::Lost) | None => match self.store.map().lookup(region) {
                 Some(replicas) => replicas.primary(),
                 None => self.me.machine,
             },
@@ -102,7 +108,7 @@ impl Worker {
     pub fn elsewhere_for_new_object(&mut self) -> Option<MachineId> {
         match self.store.is_used() {
             true => None,
-            false => self.store.placement().members().choose(&mut self.rng),
+            false => self.membership.storing().choose(&mut self.rng),
         }
     }
 
@@ -131,6 +137,7 @@ impl Worker {
                 address,
                 machine: *machine,
             }),
+            Access::Lost => Err(self.not_here(address)),
         }
     }
 
@@ -140,6 +147,12 @@ impl Worker {
     fn adopt_local(&mut self, region: RegionId) -> Option<RegionIndex> {
         let (memory, _) = self.store.region(region)?;
         Some(self.regions.record(region, Access::Local(memory)))
+    }
+
+    /// Serves a region of which this machine is the primary, as one that was lost may have been before. Returns false if this machine has no
+    /// copy of it.
+    pub fn serve_region(&mut self, region: RegionId) -> bool {
+        self.store.promote(region)
     }
 
     /// Returns this machine's copy of a region of another machine, with its block table.
@@ -163,7 +176,12 @@ impl Worker {
     #[cold]
     fn not_here(&self, address: Address) -> AddressError {
         match self.machine_of(address.region()) {
-            machine if machine == self.me.machine => AddressError::Nowhere(address),
+            machine if machine == self.me.machine => {
+                match self.store.map().lookup(address.region()) {
+                    Some(_) => AddressError::NotYet(address),
+                    None => AddressError::Nowhere(address),
+                }
+            }
             machine => AddressError::Elsewhere { address, machine },
         }
     }
@@ -277,7 +295,12 @@ impl Worker {
             .expect("the context of this continuation is the id of a region");
         let machine = self.machine_of(id);
         if machine == self.me.machine {
-            return self.fail_region_wait(id, ReadError::NoRegion);
+            return match self.adopt_local(id) {
+                Some(index) => self.start_waiting(id, index),
+                // It becomes the primary when what is undecided is locked.
+                None if self.store.map().lookup(id).is_some() => self.resolve_later(id),
+                None => self.fail_region_wait(id, ReadError::NoRegion),
+            };
         }
         match self.store.remote().need(id, self.me.worker) {
             Need::Use(capability) => self.import_region(id, &capability),
@@ -300,7 +323,7 @@ impl Worker {
             Ok(()) => {}
             Err(CallError::PeerLost(_)) => {
                 self.region_fetched(id, None);
-                self.fail_region_wait(id, |_| ReadError::PeerLost(machine))
+                self.region_lost(id, machine);
             }
             Err(_) => self.when_room(Cont::new(Self::call_for_capability, region)),
         }
@@ -348,9 +371,38 @@ impl Worker {
         self.region_fetched(id, capability);
         match (capability, reply) {
             (Some(capability), _) => self.import_region(id, &capability),
+            (None, Ok([NOT_YET])) => self.resolve_later(id),
             (None, Ok(_)) => self.fail_region_wait(id, ReadError::NoRegion),
-            (None, Err(_)) => self.fail_region_wait(id, |_| ReadError::PeerLost(machine)),
+            (None, Err(_)) => self.region_lost(id, machine),
         }
+    }
+
+    /// Handles that the primary of a region is lost.
+    fn region_lost(&mut self, id: RegionId, machine: MachineId) {
+        match self.survives() {
+            true => self.resolve_later(id),
+            false => self.fail_region_wait(id, |_| ReadError::PeerLost(machine)),
+        }
+    }
+
+    /// Finds a region after a time, because it has no primary that serves it now.
+    fn resolve_later(&mut self, id: RegionId) {
+        marks::mark("region: waits for its next primary");
+        let machine = self.machine_of(id);
+        let (headers, others) = self
+            .take_waiting(id)
+            .into_iter()
+            .partition::<Vec<_>, _>(|waiting| waiting.read.request.is_header());
+        // Their slots may be those by which messages are sent, without which no machine becomes the primary.
+        for waiting in headers {
+            self.fail_begun(waiting.read, waiting.slot, ReadError::PeerLost(machine));
+        }
+        if others.is_empty() {
+            return;
+        }
+        self.region_waits.waiting.extend(others);
+        let again = Cont::new(Self::resolve_region, u64::from(id.to_bits()));
+        self.set_timer(ASK_AGAIN, again);
     }
 
     /// Maps a region, and starts the reads that wait for it.
@@ -360,7 +412,8 @@ impl Worker {
             Ok(memory) => memory,
             // The machine was lost after it replied, and this worker has not noticed the loss yet.
             Err(ImportError::NotConnected(machine)) => {
-                return self.fail_region_wait(id, |_| ReadError::PeerLost(machine));
+                self.store.remote().forget(id);
+                return self.region_lost(id, machine);
             }
             Err(error) => {
                 tracing::error!(%error, region = %id, "mapping a remote region failed; the reads of the region fail");
@@ -374,6 +427,11 @@ impl Worker {
             bytes: capability.bytes,
         };
         let index = self.regions.record(id, access);
+        self.start_waiting(id, index);
+    }
+
+    /// Starts the reads that wait for a region.
+    fn start_waiting(&mut self, id: RegionId, index: RegionIndex) {
         for waiting in self.take_waiting(id) {
             self.start_read(waiting.read, index, waiting.slot);
         }
@@ -400,6 +458,7 @@ impl Worker {
             .and_then(|id| self.store.region(id));
         match found {
             Some((_, capability)) => self.reply(request, &[&encode_capability(&capability)]),
+            None if self.survives() => self.reply(request, &[&[NOT_YET]]),
             None => self.reply(request, &[]),
         }
     }

@@ -5,6 +5,7 @@
 //! message handlers, continuations, and work items submitted by threads outside.
 
 mod continuation;
+mod drain;
 mod epoch;
 mod idle;
 mod inbox;
@@ -13,6 +14,8 @@ mod layers;
 mod leave;
 mod link;
 mod log;
+mod long;
+mod members;
 mod memory;
 mod reads;
 mod regions;
@@ -34,6 +37,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub use crate::mem::{Borrowed, Context};
 pub use continuation::{BorrowCont, Cont};
+pub use drain::{Drained, Drainer};
 use epoch::EpochBarrier;
 pub use epoch::{EpochCounters, EpochGuard};
 pub use idle::{Idle, IdlePolicy, Idler};
@@ -42,6 +46,8 @@ pub use leave::LeaveHook;
 use leave::Leaving;
 pub use link::Linking;
 pub use log::{Append, LogBytes, LogCounters, LogHandler, LogId, LogRecord};
+pub use long::LongHandler;
+pub use members::{MembersParts, MembershipHook};
 pub use memory::AddressError;
 pub use reads::ReadCounters;
 pub use request::{ReadError, ReadRequest, ReadResult};
@@ -79,6 +85,8 @@ pub struct WorkerParts {
     pub membership: Membership,
     /// The manager of the configuration, on the first worker of its machine.
     pub manager: Option<Box<Manager>>,
+    /// What takes part in changes of the configuration, on the first worker of a machine that survives the loss of others.
+    pub members: Option<MembersParts>,
     /// Stop request of the machine, with the reason.
     pub control: Arc<Control>,
     /// Queue of work items from threads outside.
@@ -113,6 +121,7 @@ pub struct Worker {
     endpoint: Endpoint,
     messaging: Messaging,
     logs: log::Logs,
+    long: long::LongMessages,
     handlers: Vec<Option<Handler>>,
     timers: Timers,
     reads: Reads,
@@ -120,9 +129,12 @@ pub struct Worker {
     end_of_epoch_hooks: Vec<fn(&mut Worker)>,
     leaving: Leaving,
     leave_hooks: Vec<LeaveHook>,
+    /// Announcements of workers that leave, to be answered when records are taken from logs again.
+    leavers: Vec<Request>,
     regions: RegionTable,
     region_waits: memory::RegionWaits,
     recorder: regions::RegionRecorder,
+    members: members::Members,
     newcomers: join::Newcomers,
     /// The copies of other machines' regions that this worker has changed.
     backups: BTreeMap<RegionId, BlockTable>,
@@ -159,12 +171,14 @@ impl Worker {
         let epochs = EpochBarrier::new(parts.me, &parts.links.connected());
         let mut worker = Self {
             me: parts.me,
+            members: members::Members::new(parts.members, parts.clock.now()),
             now: parts.clock.now(),
             clock: parts.clock,
             rng: Xoshiro256PlusPlus::seed_from_u64(parts.seed),
             endpoint: parts.endpoint,
             messaging: Messaging::new(parts.me, parts.links, max_message_bytes, operations),
             logs,
+            long: long::LongMessages::default(),
             handlers: vec![None; MessageId::LIMIT as usize],
             timers: Timers::with_capacity(operations),
             reads: Reads::new(slots, operations, read_tries),
@@ -172,6 +186,7 @@ impl Worker {
             end_of_epoch_hooks: Vec::new(),
             leaving: Leaving::No,
             leave_hooks: Vec::new(),
+            leavers: Vec::new(),
             regions: RegionTable::default(),
             region_waits: memory::RegionWaits::default(),
             backups: BTreeMap::new(),

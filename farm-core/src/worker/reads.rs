@@ -253,6 +253,7 @@ impl Worker {
                 self.reads.counters.local += 1;
                 self.reads.local.push_back(slot);
             }
+            Access::Lost => self.wait_for_region(slot),
             &Access::Remote { machine, .. } => {
                 // Reads that wait for room are posted before this one. Header reads do not wait for them, because the
                 // commits that need the headers hold locks.
@@ -289,7 +290,8 @@ impl Worker {
             bytes,
         } = self.regions.at(region)
         else {
-            unreachable!("the region of a remote read is never replaced by a local one")
+            self.repost(slot);
+            return Ok(());
         };
         let offset = u64::from(request.address.offset());
         // The endpoint checks where the objects of an object read start and end. Of a raw read it knows only the words,
@@ -325,8 +327,7 @@ impl Worker {
         match rejected {
             Rejected::Full(Some(slot)) => return Err(slot),
             Rejected::Closed(Some(slot)) => {
-                marks::mark("read: peer lost");
-                self.finish(slot, ReadError::PeerLost(machine));
+                self.fail_or_wait(slot, machine);
             }
             Rejected::BadAccess(Some(slot)) => {
                 let address = self.reads.of(&slot).request.address;
@@ -346,6 +347,36 @@ impl Worker {
         let read = self.reads.of(&slot);
         let (guard, cont) = (read.guard.take(), read.cont);
         self.fail_soon(guard, cont, slot, error);
+    }
+
+    /// Handles a read whose machine is lost: it waits for the next primary of its region, if there may be one.
+    #[cold]
+    fn fail_or_wait(&mut self, slot: Slot, machine: MachineId) {
+        marks::mark("read: peer lost");
+        match self.survives() {
+            true => self.wait_for_region(slot),
+            false => self.finish(slot, ReadError::PeerLost(machine)),
+        }
+    }
+
+    /// Lets a read in flight wait until its region is found again.
+    #[cold]
+    fn wait_for_region(&mut self, slot: Slot) {
+        marks::mark("read: waits for the next primary");
+        let read = self.reads.of_slot[slot.index()].take();
+        let read = read.expect("the slot of a read in flight has an entry in the table of reads");
+        let InFlight {
+            request,
+            guard,
+            cont,
+            ..
+        } = read;
+        let begun = Begun {
+            request,
+            guard,
+            cont,
+        };
+        self.find_region_then_read(begun, slot);
     }
 
     /// Fails a read that was never posted, as [`Worker::finish`] does.

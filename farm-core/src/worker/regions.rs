@@ -18,6 +18,7 @@ use std::time::Duration;
 use super::{Cont, Worker};
 use crate::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use crate::marks;
+use crate::membership::configuration::Configuration;
 use crate::membership::manager::{Changes, Duty, Manager, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::backups::Prepared;
@@ -67,14 +68,17 @@ pub(super) struct RegionRecorder {
 
 impl RegionRecorder {
     pub(super) fn new(manager: Option<Box<Manager>>, most_message: usize) -> Self {
-        let mut recorder = Self {
-            manager,
-            ..Self::default()
-        };
-        if let Some(manager) = &mut recorder.manager {
-            manager.set_most_told((most_message - CATALOG_BYTES) / REGION_BYTES);
+        let mut recorder = Self::default();
+        if let Some(manager) = manager {
+            recorder.set_manager(manager, most_message);
         }
         recorder
+    }
+
+    /// Makes this worker the one that runs the manager.
+    pub(super) fn set_manager(&mut self, mut manager: Box<Manager>, most_message: usize) {
+        manager.set_most_told((most_message - CATALOG_BYTES) / REGION_BYTES);
+        self.manager = Some(manager);
     }
 
     fn asked(&mut self, context: u64) -> Option<&mut Asked> {
@@ -128,7 +132,9 @@ impl Worker {
     #[inline]
     pub(super) fn record_new_regions(&mut self) {
         while let Some(region) = self.store.map().take_new() {
-            let proposed = self.store.propose_backups(region).collect();
+            let members: Vec<MachineId> = self.membership.storing().collect();
+            let proposed = self.store.propose_backups(region);
+            let proposed = proposed.filter(|one| members.contains(one)).collect();
             self.recorder.asked.push(Asked {
                 region,
                 ready: Vec::new(),
@@ -139,9 +145,31 @@ impl Worker {
         }
     }
 
+    /// Reconsiders the regions that are being recorded, because the configuration has changed.
+    pub(super) fn reconsider_regions(&mut self, configuration: &Configuration) {
+        let is_member = |machine: &MachineId| configuration.member(*machine).is_some();
+        self.recorder
+            .asked
+            .retain(|asked| configuration.region(asked.region).is_none());
+        for asked in &mut self.recorder.asked {
+            asked.ready.retain(is_member);
+            asked.proposed.retain(is_member);
+        }
+    }
+
+    /// Handles that a machine which was asked for a region is lost.
+    fn asked_the_lost(&mut self, context: u64, error: &CallError) {
+        match self.survives() {
+            true => self.set_timer(ASK_AGAIN, Cont::new(Self::ask_to_record, context)),
+            false => self.not_recorded(context, error.to_string()),
+        }
+    }
+
     /// Sends the next request for a region: to a backup, or to the manager when all backups have memory.
     fn ask_to_record(&mut self, context: u64, (): ()) {
-        let backups = self.store.replication().replicas - 1;
+        // After losses there may be fewer machines than copies.
+        let others = self.membership.storing().len() - 1;
+        let backups = (self.store.replication().replicas - 1).min(others);
         let (seed, manager) = (self.store.table_seed(), self.membership.manager());
         let me = self.me.machine;
         let Some(asked) = self.recorder.asked(context) else {
@@ -173,7 +201,7 @@ impl Worker {
         match self.call(first_worker(to), id, &[&body], REPLY_BYTES, cont) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::ask_to_record, context)),
-            Err(error) => self.not_recorded(context, error.to_string()),
+            Err(error) => self.asked_the_lost(context, &error),
         }
     }
 
@@ -181,7 +209,7 @@ impl Worker {
         let code = match reply {
             Ok([code]) => *code,
             Ok(_) => REFUSED,
-            Err(error) => return self.not_recorded(context, error.to_string()),
+            Err(error) => return self.asked_the_lost(context, &error),
         };
         if code == NOT_YET {
             return self.set_timer(ASK_AGAIN, Cont::new(Self::ask_to_record, context));
@@ -235,7 +263,7 @@ impl Worker {
                     format!("machine {manager} did not record it; see its log for the reason");
                 self.not_recorded(context, why);
             }
-            Err(error) => self.not_recorded(context, error.to_string()),
+            Err(error) => self.asked_the_lost(context, &error),
         }
     }
 
@@ -282,6 +310,16 @@ impl Worker {
         let recorded = manager.record_catalog(catalog);
         self.manage();
         recorded
+    }
+
+    /// Continues what the manager does, until it has nothing to store.
+    pub(super) fn manage_soon(&mut self) {
+        self.manage();
+        let manager = self.recorder.manager.as_ref();
+        if manager.is_some_and(|manager| manager.has_queued()) {
+            let again = Cont::new(|worker: &mut Worker, _: u64, ()| worker.manage_soon(), 0);
+            self.set_timer(ASK_AGAIN, again);
+        }
     }
 
     /// Continues what the manager does, if it can.
@@ -336,7 +374,12 @@ impl Worker {
 
     fn handle_changes(&mut self, request: Request, body: &[u8]) {
         let manager = self.membership.manager();
-        let changes = decode_changes(body).filter(|_| request.from.machine == manager);
+        let changes = decode_changes(body);
+        if self.survives() && request.from.machine != manager {
+            marks::mark("region: told by an earlier manager");
+            return self.reply(request, &[]);
+        }
+        let changes = changes.filter(|_| request.from.machine == manager);
         let Some(Changes { regions, catalog }) = changes else {
             let why = format!(
                 "{} sent a CHANGES that is malformed or not from the manager {manager}",

@@ -80,6 +80,12 @@ impl ReadRequest {
         (self.extent >> 32) as u16
     }
 
+    /// Returns whether the read is that of one header.
+    #[inline]
+    pub(super) fn is_header(self) -> bool {
+        self.lines() == HEADER_ONLY
+    }
+
     /// Returns the size class that each header must have.
     #[inline]
     pub(super) fn class(self) -> SizeClass {

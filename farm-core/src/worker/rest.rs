@@ -35,6 +35,7 @@ impl Worker {
                 "replies that wait for room",
                 u64::from(self.messaging.is_waiting()),
             ),
+            ("long messages to be sent", self.long.unsent() as u64),
             ("reads that back off", self.reads.backing_off() as u64),
             ("local reads to be copied", u64::from(!self.reads.is_idle())),
             (

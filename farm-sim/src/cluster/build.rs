@@ -11,15 +11,16 @@ use farm_core::fabric::{ArenaConfig, Capability};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::mem::Memory;
 use farm_core::membership::Membership;
-use farm_core::membership::configuration::{Configuration, Domain, Member};
+use farm_core::membership::configuration::{self, Configuration, Domain, Member};
 use farm_core::membership::manager::Manager;
 use farm_core::membership::writer::{ConfigWriter, WriteError};
 use farm_core::messaging::{LinkPeer, Links, SegmentLayout};
 use farm_core::region::backups::Backups;
 use farm_core::region::placement::Placement;
 use farm_core::region::store::{Replication, Store};
-use farm_core::worker::{Inbox, Worker, WorkerLimits, WorkerParts};
+use farm_core::worker::{Inbox, MembersParts, Worker, WorkerLimits, WorkerParts};
 
+use super::config_store::SimStore;
 use super::{Cluster, ClusterLimits, Machine, Pace, Parts, Process, Seat, Segment};
 use crate::fabric::{SimConfig, SimFabric};
 
@@ -82,6 +83,8 @@ impl Cluster {
             &ids,
         );
         let segments = segments(&fabric, limits, &ids);
+        let first = first(&fabric, limits, &ids);
+        let changes = SimStore::new(first.clone(), seed % 5);
         let (mut seats, mut machines) = (Vec::new(), Vec::new());
         for (place, id) in ids.iter().enumerate() {
             let store = Arc::new(store(&fabric, limits, &ids, *id, seed));
@@ -92,7 +95,22 @@ impl Cluster {
                 let me = WorkerRef::new(*id, worker_id(index));
                 let mut parts = worker(&fabric, limits, me, &peers, &store, &control, seed);
                 if parts.membership.manager() == *id && index == 0 {
-                    parts.manager = Some(manager(limits, &ids, seed));
+                    parts.manager = Some(match limits.survives {
+                        true => {
+                            Box::new(Manager::new(first.clone(), changes.clone()).among_others())
+                        }
+                        false => manager(first.clone(), seed),
+                    });
+                }
+                if limits.survives && index == 0 {
+                    parts.members = Some(MembersParts {
+                        me: configuration::Process {
+                            machine: *id,
+                            boot: fabric.boot(*id),
+                        },
+                        configuration: first.clone(),
+                        store: Box::new(changes.clone()),
+                    });
                 }
                 inboxes.push(Arc::clone(&parts.inbox));
                 let mut worker = Box::new(Worker::new(parts));
@@ -216,19 +234,25 @@ pub(super) fn store(
     store.with_replication(replication, Backups::new(Arc::new(copy), false))
 }
 
-/// Returns the manager of the configuration. Its store takes a number of polls that depends on the seed.
-fn manager(limits: &ClusterLimits, ids: &[MachineId], seed: u64) -> Box<Manager> {
+/// Returns the first configuration.
+fn first(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Configuration {
     let storing = ids.len() - limits.without_memory;
     let member = |(place, id): (usize, &MachineId)| Member {
         machine: *id,
-        boot: 1,
+        boot: match limits.survives {
+            true => fabric.boot(*id),
+            false => 1,
+        },
         workers: limits.workers as u16,
         stores: place < storing,
         domain: Domain::default(),
     };
     let members = ids.iter().enumerate().map(member).collect();
-    let first = Configuration::first("sim", members)
-        .expect("the machines of a simulated cluster can form one");
+    Configuration::first("sim", members).expect("the machines of a simulated cluster can form one")
+}
+
+/// Returns the manager of the configuration. Its store takes a number of polls that depends on the seed.
+fn manager(first: Configuration, seed: u64) -> Box<Manager> {
     let slow = SlowStore {
         polls: seed % 5,
         left: None,
@@ -289,13 +313,19 @@ pub(super) fn worker(
         limits.ring_format(),
     )
     .expect("the limits of the cluster allow the rings to be wired");
+    let membership = Membership::fixed(store.placement().members());
+    let membership = match limits.survives {
+        true => membership.that_survives(),
+        false => membership,
+    };
     WorkerParts {
         me,
         endpoint,
         links,
         store: Arc::clone(store),
-        membership: Membership::fixed(store.placement().members()),
+        membership,
         manager: None,
+        members: None,
         control: Arc::clone(control),
         inbox: Arc::new(Inbox::new(16, Box::new(|| {}))),
         clock: fabric.clock(),

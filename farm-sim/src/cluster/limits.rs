@@ -66,6 +66,8 @@ pub struct ClusterLimits {
     pub integrity: RecordIntegrity,
     /// Number of copies of regions, the primary included; 0 if commits are not logged.
     pub replicas: usize,
+    /// Whether the machines go on in another configuration when one of them is lost.
+    pub survives: bool,
 }
 
 impl ClusterLimits {
@@ -95,6 +97,7 @@ impl ClusterLimits {
             most_ahead: None,
             integrity: RecordIntegrity::LastWord,
             replicas: 0,
+            survives: false,
         }
     }
 
@@ -103,6 +106,16 @@ impl ClusterLimits {
         self.without_memory = count;
         self.machines = self.machines.max(2 + count);
         self.per_machine_bytes *= 2;
+    }
+
+    /// Lets the cluster go on without machines that are killed: one, or two if every fourth machine exists.
+    pub fn survive(&mut self, seed: u64) {
+        self.survives = true;
+        self.without_memory = 0;
+        self.machines = 3 + (seed / 3 % 2) as usize;
+        self.replicas = self.machines - 1;
+        // Nothing is allocated in regions of lost machines.
+        self.per_machine_bytes *= 4;
     }
 
     /// Makes logs fill up: one worker per machine, with the smallest logs and the most operations in flight.

@@ -14,6 +14,7 @@
 //! | `rest` | what must hold when no operation is under way |
 
 mod build;
+mod config_store;
 mod limits;
 mod rest;
 mod restart;
@@ -305,8 +306,11 @@ impl Cluster {
 
     /// Returns all regions that a machine knows whose memory is not lost, with their replicas.
     pub fn copies(&self) -> Vec<Copies> {
+        // A machine that was lost knows an earlier configuration.
+        let survives = self.parts.limits.survives;
         let known: BTreeMap<RegionId, Replicas> = self
             .present()
+            .filter(|machine| !survives || machine.is_running())
             .flat_map(|machine| machine.store().map().all())
             .collect();
         let memory_on = |region: RegionId, id: MachineId| {

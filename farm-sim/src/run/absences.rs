@@ -81,6 +81,8 @@ impl Guest {
 pub(super) struct Guests<'p> {
     spec: &'p Spec,
     workers: usize,
+    /// Whether machines that were lost do not count.
+    survives: bool,
     guests: Vec<Guest>,
     /// Whether the workload was set up on all workers.
     is_set_up: bool,
@@ -96,6 +98,7 @@ impl<'p> Guests<'p> {
         Self {
             spec,
             workers: limits.workers,
+            survives: limits.survives,
             guests: guests.collect(),
             is_set_up: false,
             ended: 0,
@@ -122,8 +125,9 @@ impl<'p> Guests<'p> {
     pub(super) fn is_idle(&self, cluster: &Cluster) -> bool {
         let is_done =
             |worker: &mut Worker| workload::is_started(worker) && workload::is_done(worker);
-        self.present(cluster)
-            .all(|worker| cluster.inspect(worker, is_done))
+        let counts = |worker: &usize| !self.survives || cluster.is_running(*worker);
+        let mut present = self.present(cluster).filter(counts);
+        present.all(|worker| cluster.inspect(worker, is_done))
     }
 
     /// Returns true if no machine leaves any more, or comes back.

@@ -59,7 +59,25 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     }
     let mut guests = Guests::new(&plan.absences, &plan.spec, &plan.limits);
     let end = run_clients(plan, &cluster, &mut guests, &attach);
+    let survives = plan.limits.survives;
     let rested = match (end, plan.loss) {
+        (End::Done(_), Some(_)) if survives && !cluster.failures().is_empty() => {
+            let why = format!(
+                "machines that were not lost stopped: {:?}",
+                cluster.failures()
+            );
+            Err(Failure::new(Judge::Stopped, why))
+        }
+        (End::Done(_), Some(_)) if survives => cluster
+            .come_to_rest_with(&left_over)
+            .map_err(|why| Failure::new(Judge::Rest, why)),
+        (End::Stopped, Some(_)) if survives => {
+            let why = format!(
+                "all machines stopped although they have copies: {:?}",
+                cluster.failures()
+            );
+            Err(Failure::new(Judge::Stopped, why))
+        }
         (End::Done(_), None) => cluster
             .come_to_rest_with(&left_over)
             .map_err(|why| Failure::new(Judge::Rest, why)),
@@ -69,7 +87,11 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             End::Standstill,
             Some((
                 _,
-                Loss::Machine(_) | Loss::Machines(..) | Loss::Process(_) | Loss::Connection(..),
+                Loss::Machine(_)
+                | Loss::Machines(..)
+                | Loss::Process(_)
+                | Loss::Processes(..)
+                | Loss::Connection(..),
             )),
         ) => Err(standstill(&cluster)),
         (End::Stopped, None) => {
@@ -85,6 +107,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     cluster.fabric().drain();
     let kept = match plan.limits.replicas {
         0 => Ok(()),
+        _ if survives => Ok(()),
         _ => kept::check(&cluster, plan.limits.integrity)
             .map(drop)
             .map_err(|why| Failure::new(Judge::Kept, why)),
@@ -146,6 +169,8 @@ fn run_clients(
     attach: &dyn Fn(&mut Worker),
 ) -> End {
     let (mut loss, mut full_after) = (plan.loss, plan.full_after);
+    // The second loss, and the looks until it strikes.
+    let mut second = None;
     let (mut done, mut since, mut steps, mut filled) = (0, Nanos(0), 0, 0);
     loop {
         for _ in 0..STEPS_PER_LOOK {
@@ -165,9 +190,20 @@ fn run_clients(
         }
         if let Some((after, what)) = loss
             && done >= after
+            && (!plan.limits.survives || is_set_up(cluster))
         {
             what.strike(cluster);
             loss = None;
+            if let Loss::Processes(_, other, looks) = what {
+                second = Some((looks, other));
+            }
+        }
+        if let Some((looks, other)) = &mut second {
+            *looks -= 1;
+            if *looks == 0 {
+                cluster.kill_process(*other);
+                second = None;
+            }
         }
         if guests.have_ended() && guests.is_idle(cluster) {
             return End::Done(filled);
@@ -180,13 +216,18 @@ fn run_clients(
             Some((_, Loss::ProcessorsInTurn(_) | Loss::AllProcessors)) if lost => {
                 STANDSTILL_STEPS_WITH_LOCKS
             }
-            Some(_) if lost => STANDSTILL_STEPS_AFTER_LOSS,
+            Some(_) if lost && !plan.limits.survives => STANDSTILL_STEPS_AFTER_LOSS,
             _ => STANDSTILL_STEPS,
         };
         if cluster.now() - since > STANDSTILL_NANOS || steps > most_steps {
             return End::Standstill;
         }
     }
+}
+
+/// Returns whether the workload is set up on all workers.
+fn is_set_up(cluster: &Cluster) -> bool {
+    (0..cluster.workers()).all(|worker| cluster.inspect(worker, workload::has_begun))
 }
 
 /// Reserves arrays of one object until no machine has a free block left. Returns the number of arrays.

@@ -1,6 +1,6 @@
 //! Mutants: deliberate bugs, each of which a sweep must find. They prove that the checkers find bugs.
 //!
-//! Bugs that do harm only when machines are killed and recovered are found by tests of their packages instead (docs/TESTING.md).
+//! Most bugs that do harm only in recovery are found by tests of their packages instead (docs/TESTING.md).
 //!
 //! The bugs are in the code of the platform, and one is in the simulated fabric, behind [`farm_core::mutants::is_on`].
 //! Programs for production are built without mutants.
@@ -121,6 +121,10 @@ pub const ALL: &[Mutant] = &[
     mutant("unique type not checked", "graph"),
     mutant("old data of a node not freed", "graph"),
     mutant("batch acknowledged before its commit", "graph"),
+    mutant("logs not drained", "append-survived"),
+    mutant("suspended commit aborted", "append-survived"),
+    mutant("commits begin before the locks", "append-survived"),
+    mutant("region served before its locks", "append-survived"),
 ];
 
 /// The result of a hunt for a mutant.

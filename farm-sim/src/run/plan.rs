@@ -42,6 +42,8 @@ pub enum Loss {
     Machines(usize, usize),
     /// The process of a machine is killed in the middle of a turn. Its memory survives.
     Process(usize),
+    /// As [`Loss::Process`], and then another one after this number of looks at the run.
+    Processes(usize, usize, u64),
     /// The connection between two machines breaks.
     Connection(usize, usize),
     /// The processors of a machine stop for good, between two turns. Its memory still serves remote operations.
@@ -137,10 +139,13 @@ impl Plan {
             let most = (limits.machines - limits.without_memory) as u64;
             limits.replicas = 1 + (seed / LOGGED_EVERY % most) as usize;
         }
+        if scenario.trouble == Trouble::Survived {
+            limits.survive(seed);
+        }
         let operations = super::spec::operations(&spec, &limits);
         let absences = match scenario.trouble {
             Trouble::None => Absences::drawn(seed, &limits, operations),
-            Trouble::Loss => Vec::new(),
+            Trouble::Loss | Trouble::Survived => Vec::new(),
         };
         let full_after = rng
             .random_bool(0.25)
@@ -164,6 +169,10 @@ impl Plan {
             };
             (rng.random_range(0..operations), loss)
         });
+        let loss = match scenario.trouble {
+            Trouble::Survived => Some(survived(rng, &limits, operations)),
+            _ => loss,
+        };
         if let Some((_, Loss::ProcessorsInTurn(_))) = loss {
             // Reads of objects that stay locked are repeated until they run out of tries. Thousands of tries would find
             // no more bugs.
@@ -196,6 +205,17 @@ impl Plan {
     }
 }
 
+/// Draws which processes are killed, of a cluster that goes on without them, and when.
+fn survived(rng: &mut impl Rng, limits: &ClusterLimits, operations: u64) -> (u64, Loss) {
+    let one = rng.random_range(0..limits.machines);
+    let other = (one + rng.random_range(1..limits.machines)) % limits.machines;
+    let loss = match limits.replicas > 2 {
+        true => Loss::Processes(one, other, 1 << rng.random_range(0..8u32)),
+        false => Loss::Process(one),
+    };
+    (rng.random_range(0..operations * 3 / 4), loss)
+}
+
 impl Loss {
     /// Causes the loss.
     pub(super) fn strike(self, cluster: &Cluster) {
@@ -204,7 +224,7 @@ impl Loss {
             Loss::Machines(one, other) => {
                 [one, other].into_iter().for_each(|one| cluster.kill(one))
             }
-            Loss::Process(machine) => cluster.kill_process(machine),
+            Loss::Process(machine) | Loss::Processes(machine, ..) => cluster.kill_process(machine),
             Loss::Connection(one, other) => cluster.break_connection(one, other),
             Loss::ProcessorsInTurn(machine) => cluster.stop_processors(machine),
             Loss::Processors(machine) => cluster.pause(machine, u64::MAX),

@@ -13,6 +13,9 @@ pub enum Trouble {
     /// A machine is lost, a connection breaks, or the processors of a machine stop for good. There are no replicas, so
     /// the cluster ends; the history until then must be correct.
     Loss,
+    /// Processes of machines are killed, and the others, which have copies of their regions, go on: the run must end, and return every
+    /// resource.
+    Survived,
 }
 
 /// The workload and the faults of a run.
@@ -32,15 +35,18 @@ impl Scenario {
                 .into_iter()
                 .map(move |kind| Scenario { kind, trouble })
         };
-        kinds(Trouble::None).chain(kinds(Trouble::Loss)).collect()
+        let survived = kinds(Trouble::Survived).filter(|one| one.kind.has_objects());
+        let all = kinds(Trouble::None).chain(kinds(Trouble::Loss));
+        all.chain(survived).collect()
     }
 
     /// Returns the scenario of a seed in a sweep over all scenarios. Three seeds in four have no faults.
     pub fn of_seed(seed: u64) -> Scenario {
         let kinds = Kind::ALL;
         let kind = kinds[(seed % kinds.len() as u64) as usize];
-        let trouble = match seed / kinds.len() as u64 % 4 {
-            3 => Trouble::Loss,
+        let trouble = match seed / kinds.len() as u64 % 8 {
+            7 if kind.has_objects() => Trouble::Survived,
+            3 | 7 => Trouble::Loss,
             _ => Trouble::None,
         };
         Scenario { kind, trouble }
@@ -52,6 +58,7 @@ impl fmt::Display for Scenario {
         match self.trouble {
             Trouble::None => write!(f, "{}", self.kind),
             Trouble::Loss => write!(f, "{}-loss", self.kind),
+            Trouble::Survived => write!(f, "{}-survived", self.kind),
         }
     }
 }
@@ -87,7 +94,7 @@ mod tests {
         for scenario in Scenario::all() {
             assert_eq!(scenario.to_string().parse(), Ok(scenario));
             assert!(
-                (0..40).any(|seed| Scenario::of_seed(seed) == scenario),
+                (0..80).any(|seed| Scenario::of_seed(seed) == scenario),
                 "{scenario}"
             );
         }

@@ -48,13 +48,14 @@ use farm_core::worker::{Cont, ReadError};
 use farm_core::{marks, mutants};
 
 pub(super) use self::action::{Action, Blocked, EntryRange, Sent};
-use super::plan::{Logged, Plan};
+use super::plan::{Logged, Participant, Plan};
 use super::queues::TicketId;
 use super::reply::verdict;
 use super::validation::Validation;
 use super::{conflict, is_unchanged};
 use crate::error::{Abort, TxError};
 use crate::record::Kind;
+use crate::recovery::Decision;
 use crate::tx::{Intent, Tx};
 
 /// The continuation of a commit, and its outcome.
@@ -99,6 +100,16 @@ pub(crate) struct Coordinator {
     waiting: u32,
     /// Whether an action is blocked; if so, [`Coordinator::on_resumed`] will be called.
     blocked: bool,
+    /// Whether the blocked action waits for other commits, which resume this one.
+    pub(super) sleeps: bool,
+    /// The configuration in which the commit began.
+    pub(super) configuration: u64,
+    /// Whether the configuration has changed since the commit wrote its first record: recovery decides it.
+    suspended: bool,
+    /// How recovery has decided it.
+    decided: Option<Decision>,
+    /// Whether a commit that lost a participant waits for the next configuration.
+    survives: bool,
     /// The reason why the commit aborts, if it does.
     why: Option<TxError>,
     /// Whether a participant has acknowledged COMMIT-PRIMARY or ABORT.
@@ -120,6 +131,10 @@ pub(super) struct Settings<'a> {
     pub(super) locks_exclusively: bool,
     /// How commits are logged, if they are.
     pub(super) logged: Option<Logged<'a>>,
+    /// The configuration.
+    pub(super) configuration: u64,
+    /// Whether the machines go on in another configuration when one of them is lost.
+    pub(super) survives: bool,
 }
 
 impl Coordinator {
@@ -147,6 +162,11 @@ impl Coordinator {
             next,
             waiting,
             blocked,
+            sleeps,
+            configuration,
+            suspended,
+            decided,
+            survives,
             why,
             acknowledged,
             lost,
@@ -187,7 +207,9 @@ impl Coordinator {
         *cont = Some(new_cont);
         (*sequence, *next, *waiting) = (0, 0, 0);
         (*ticket, *why, *lost) = (None, None, None);
-        (*blocked, *acknowledged) = (false, false);
+        (*blocked, *sleeps, *acknowledged) = (false, false, false);
+        (*suspended, *decided) = (false, None);
+        (*configuration, *survives) = (settings.configuration, settings.survives);
         (*mode, *locked) = (LockMode::Exclusive, LockMode::Unlocked);
         // The readable mode needs a second step, which pays off only if more than one lock is gathered, or copies are written.
         let one_lock = writes <= 1 && !validates_before_exclusive() && !self.reads_pass();
@@ -372,6 +394,10 @@ impl Coordinator {
     pub(super) fn on_header(&mut self, at: u32, header: Result<VersionWord, ReadError>) {
         self.waiting -= 1;
         self.validation.on_header();
+        if self.suspended {
+            // Its entries may be gone.
+            return;
+        }
         let (address, read) = {
             let entry = &self.tx.entries[at as usize];
             (entry.address, entry.version)
@@ -416,21 +442,64 @@ impl Coordinator {
         is_new
     }
 
+    /// Records that [`Coordinator::on_resumed`] is scheduled for the first action.
+    #[inline]
+    pub(super) fn on_scheduled(&mut self) {
+        self.blocked = true;
+    }
+
     /// Unblocks the commit, because the blocked action may be possible now.
     #[inline]
     pub(super) fn on_resumed(&mut self) {
-        self.blocked = false;
+        (self.blocked, self.sleeps) = (false, false);
+    }
+
+    /// Returns whether the commit has written a record, and may not be aborted by its coordinator alone when the configuration
+    /// changes.
+    pub(super) fn has_record(&self) -> bool {
+        self.plan.participants.iter().any(Participant::has_record)
+    }
+
+    /// Suspends a commit that has written a record, because the configuration changes: recovery decides it.
+    pub(super) fn suspend(&mut self) {
+        marks::mark("commit: suspended");
+        self.suspended = true;
+    }
+
+    /// Returns whether recovery decides the commit, and has not.
+    pub(super) fn is_suspended(&self) -> bool {
+        self.suspended && self.decided.is_none()
+    }
+
+    /// Handles that the configuration changes before the commit has written a record.
+    pub(super) fn on_reconfigured(&mut self) {
+        match self.step {
+            Step::Reserve | Step::Lock => self.on_refused(Abort::Reconfigured.into()),
+            _ => self.stop(Abort::Reconfigured.into()),
+        }
+    }
+
+    /// Handles the decision about a suspended commit.
+    pub(super) fn on_decided(&mut self, decision: Decision) {
+        self.decided = Some(decision);
     }
 
     /// Returns the continuation and the outcome, once, when the outcome is known.
     pub(super) fn outcome(&mut self) -> Option<Told> {
         self.cont?;
+        if self.suspended {
+            let result = match self.decided? {
+                Decision::Commit => Ok(()),
+                Decision::Abort => Err(Abort::Reconfigured.into()),
+            };
+            return Some((self.cont.take()?, result));
+        }
         let done = self.next >= self.plan.participants.len();
         let result = match self.step {
             Step::Commit if self.acknowledged || done && self.plan.participants.is_empty() => {
                 Ok(())
             }
-            Step::Commit | Step::Backup if done && self.waiting == 0 => {
+            Step::Commit | Step::Backup if done && self.waiting == 0 && !self.survives => {
                 let machine = self.lost.expect(
                     "a commit that no participant acknowledged has recorded a lost machine",
                 );
@@ -465,7 +534,7 @@ impl Coordinator {
 
     /// Returns whether the outcome was reported and no reply is outstanding.
     pub(super) fn has_ended(&self) -> bool {
-        self.cont.is_none() && self.waiting == 0 && !self.blocked
+        self.cont.is_none() && self.waiting == 0 && !self.blocked && !self.is_suspended()
     }
 
     /// Returns whether the transaction is finished: it was decided, and every participant has the record that says so. With a participant
@@ -473,7 +542,18 @@ impl Coordinator {
     /// ended, and the lost one, if its memory is found again, only that it had locks.
     pub(super) fn is_finished(&self) -> bool {
         let all_know = self.lost.is_none() || mutants::is_on("low bound passes a lost participant");
-        self.sequence != 0 && self.step != Step::Backup && all_know
+        self.sequence != 0 && self.step != Step::Backup && all_know && !self.suspended
+    }
+
+    /// As [`Coordinator::keep_logged`], for a suspended commit: recovery also releases the slots of the own machine.
+    pub(super) fn keep_recovered(&mut self) {
+        let Self { plan, tx, .. } = self;
+        let all = plan.participants.iter().enumerate();
+        for (at, _) in all.filter(|(_, participant)| participant.asked) {
+            for index in plan.of_participant(at) {
+                tx.entries[*index as usize].intent = Intent::Read;
+            }
+        }
     }
 
     /// Excludes the new objects that a LOCK record names from [`Action::ReleaseNew`]: their primary releases them when it

@@ -18,7 +18,7 @@ use super::truncate::{self, Outgoing};
 use super::validate::{VALIDATE_BYTES, fence, send_validate, validate_local};
 use crate::calls::{DeferredResult, WaitingCommit};
 use crate::contexts::{checkin, end_of};
-use crate::error::TxError;
+use crate::error::{Abort, TxError, lost};
 use crate::layer::{Transactions, transactions};
 use crate::record::{Kind, fixed_reserved};
 use crate::regions;
@@ -44,6 +44,10 @@ fn begin_since(worker: &mut Worker, commit: WaitingCommit) {
         return refuse(worker, tx, cont, TxError::Stopped(None));
     }
     let locks_exclusively = state.locks_exclusively;
+    let configuration = state.configuration;
+    if tx.configuration != configuration && !tx.entries.is_empty() {
+        return refuse(worker, tx, cont, Abort::Reconfigured.into());
+    }
     let mut commit = state.spare_commits.pop().unwrap_or_default();
     let mut tx = tx;
     let is_logged = worker.store().replication().logged;
@@ -58,11 +62,14 @@ fn begin_since(worker: &mut Worker, commit: WaitingCommit) {
         most_in_message,
         locks_exclusively,
         logged: is_logged.then_some(logged),
+        configuration,
+        survives: worker.survives(),
     };
     let spare = commit.begin(tx, cont, settings);
     let state = transactions(worker);
     state.keep(spare);
     if commit.is_planned {
+        commit.on_scheduled();
         let id = CommitId(state.commits.insert(Some(commit)) as u32);
         return worker.defer(Cont::new(resume, id));
     }
@@ -142,7 +149,7 @@ fn store_abort(
     results::store(state, DeferredResult::NotCommitted(cont, why))
 }
 
-fn resume(worker: &mut Worker, id: CommitId, (): ()) {
+pub(super) fn resume(worker: &mut Worker, id: CommitId, (): ()) {
     let mut commit = transactions(worker).take(id);
     commit.on_resumed();
     go_on(worker, id, commit);
@@ -193,9 +200,13 @@ fn run(worker: &mut Worker, id: CommitId, commit: &mut Coordinator) -> bool {
 }
 
 /// Runs a commit, then stores it again, or ends it.
-fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
+pub(super) fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
     run(worker, id, &mut commit);
-    let outcome = commit.outcome();
+    let outcome = commit.outcome().map(|(cont, result)| match result {
+        // The others go on without it.
+        Err(TxError::Abort(Abort::Lost(machine))) => (cont, Err(lost(worker, machine).into())),
+        result => (cont, result),
+    });
     let (distributed, given_up) = (commit.distributed, commit.tx.has_given_up());
     let when_committed = match &outcome {
         Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
@@ -213,7 +224,8 @@ fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
     match ended {
         true => {
             state.commits.remove(id.index());
-            let finished = commit.is_finished();
+            let is_of_this = commit.configuration == state.configuration;
+            let finished = is_of_this && commit.is_finished();
             if finished {
                 truncate::end(&mut state.truncations, &commit);
             }
@@ -239,6 +251,7 @@ fn wait_for(worker: &mut Worker, id: CommitId, commit: &mut Coordinator, blocked
         return;
     }
     let resumed = Cont::new(resume, id);
+    commit.sleeps = blocked == Blocked::Queue;
     match blocked {
         Blocked::Room => worker.when_room(resumed),
         Blocked::Write => worker.when_write_room(resumed),

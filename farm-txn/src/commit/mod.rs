@@ -37,6 +37,7 @@ mod own;
 mod plan;
 pub(crate) mod primary;
 pub(crate) mod queues;
+pub(crate) mod reconfigure;
 mod reply;
 mod reserve;
 pub(crate) mod serve;

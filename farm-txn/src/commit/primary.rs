@@ -182,6 +182,29 @@ impl LogState {
         }
     }
 
+    /// Records a record of an earlier configuration, which has no effect.
+    pub(super) fn on_old(&mut self, at: RecordAt) {
+        self.records.push_back((0, at.end));
+    }
+
+    /// Returns the low bound of the coordinator: all of its transactions below have ended here.
+    pub(super) fn low(&self) -> u64 {
+        self.low
+    }
+
+    /// Returns the transactions from the low bound on that have ended at this primary.
+    pub(super) fn ended(&self) -> impl Iterator<Item = u64> + '_ {
+        let ended = self.txs.iter().filter(|tx| tx.lock.is_some());
+        let ended = ended.filter(|tx| tx.state == State::Ended);
+        ended.map(|tx| tx.sequence)
+    }
+
+    /// Returns the transactions that hold locks at this primary.
+    pub(super) fn holding(&self) -> impl Iterator<Item = u64> + '_ {
+        let holding = self.txs.iter().filter(|tx| tx.state == State::Locked);
+        holding.map(|tx| tx.sequence)
+    }
+
     /// Records a record that this worker has appended to its own log.
     pub(super) fn on_own(&mut self, kind: Kind, sequence: u64, at: RecordAt) {
         self.records.push_back((sequence, at.end));
@@ -317,6 +340,16 @@ impl Primary {
             self.logs.resize_with(id.index() + 1, LogState::default);
         }
         &mut self.logs[id.index()]
+    }
+
+    /// Returns all logs, with their indices.
+    pub(super) fn logs(&self) -> impl Iterator<Item = (usize, &LogState)> {
+        self.logs.iter().enumerate()
+    }
+
+    /// Forgets all logs, whose records have been drained.
+    pub(super) fn clear(&mut self) {
+        self.logs.clear();
     }
 
     /// Returns the number of records that are kept.

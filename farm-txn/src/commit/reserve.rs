@@ -48,12 +48,30 @@ pub(super) fn reserve(
         }
         Err((error, _)) => commit.on_refused(error),
     }
+    leave_queues(worker, commit, resume);
+    Ok(())
+}
+
+/// Leaves the queues for room in logs, and resumes the commits that are the first in theirs now.
+pub(super) fn leave_queues(
+    worker: &mut Worker,
+    commit: &mut Coordinator,
+    resume: impl Fn(CommitId) -> Cont<()>,
+) {
     if let Some(ticket) = commit.ticket.take() {
         for woken in transactions(worker).queues.leave(ticket) {
-            worker.defer(resume(woken));
+            wake(worker, woken, &resume);
         }
     }
-    Ok(())
+}
+
+/// Resumes a commit that waits for others.
+pub(super) fn wake(worker: &mut Worker, id: CommitId, resume: impl Fn(CommitId) -> Cont<()>) {
+    // The commit that has taken the room is not among them while it runs.
+    if let Some(commit) = transactions(worker).commits[id.index()].as_mut() {
+        commit.sleeps = false;
+    }
+    worker.defer(resume(id));
 }
 
 fn machines(commit: &Coordinator) -> impl Iterator<Item = MachineId> + '_ {

@@ -1,6 +1,8 @@
 //! Serves the records that coordinators write into the logs of this machine: performs the actions of [`LogState`]
 //! with the worker.
 
+use farm_core::ids::Address;
+use farm_core::marks;
 use farm_core::worker::{Cont, LogId, LogRecord, Worker};
 
 use super::abort::abort_record;
@@ -11,7 +13,7 @@ use super::primary::{Action, LogState, RecordAt};
 use super::reply::Verdict;
 use super::steps::{CommitSteps, Steps};
 use crate::layer::transactions;
-use crate::record::{Kind, Lock, Record, TxId};
+use crate::record::{self, Kind, Lock, Record, TxId};
 
 /// Handles a record. A record that breaks the protocol closes the connection to its coordinator.
 pub(crate) fn handle(worker: &mut Worker, at: LogRecord, body: &[u8]) {
@@ -23,8 +25,10 @@ pub(crate) fn handle(worker: &mut Worker, at: LogRecord, body: &[u8]) {
 }
 
 fn serve(worker: &mut Worker, at: LogRecord, body: &[u8]) -> Result<(), Rejected> {
+    let configuration = transactions(worker).configuration;
+    let of = record::configuration(body).unwrap_or(configuration);
     let id = TxId {
-        configuration: transactions(worker).configuration,
+        configuration: of.min(configuration),
         coordinator: at.from,
         sequence: at.token,
     };
@@ -33,6 +37,12 @@ fn serve(worker: &mut Worker, at: LogRecord, body: &[u8]) -> Result<(), Rejected
         end: at.end,
         bytes: body.len(),
     };
+    if of < configuration {
+        marks::mark("log: a record of an earlier configuration");
+        log(worker, at.log).on_old(place);
+        refuse(worker, at, &record);
+        return apply_backups(worker, at.log);
+    }
     match log(worker, at.log).on_record(&record, at.token, place)? {
         Action::Nothing => {}
         Action::Lock => lock(worker, at, &record.lock()?)?,
@@ -46,6 +56,14 @@ fn serve(worker: &mut Worker, at: LogRecord, body: &[u8]) -> Result<(), Rejected
         }
     }
     apply_backups(worker, at.log)
+}
+
+/// Replies to LOCK of an earlier configuration. The coordinator, which has suspended the commit, only waits for the reply to end.
+pub(super) fn refuse(worker: &mut Worker, at: LogRecord, record: &Record<'_>) {
+    if let (Kind::Lock, Ok(lock)) = (record.kind, record.lock()) {
+        let verdict = Verdict::Locked(Address::NULL);
+        worker.reply(at.request(lock.reply), &[&verdict.encode()]);
+    }
 }
 
 /// Changes the copies of truncated transactions, and frees their records.

@@ -141,6 +141,13 @@ impl Truncations {
         count
     }
 
+    /// Forgets all transactions, because the configuration has changed. Their numbers are not used again.
+    pub(crate) fn reset(&mut self) {
+        self.open.clear();
+        self.unsent.iter_mut().for_each(Vec::clear);
+        self.waiting = 0;
+    }
+
     /// Returns whether a record with the low bound truncates something at a machine.
     pub(super) fn has_due(&self, machine: MachineId) -> bool {
         let first = self.unsent.get(machine.index());

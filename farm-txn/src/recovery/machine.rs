@@ -205,6 +205,11 @@ impl Recovery {
         self.roles.configuration
     }
 
+    /// Returns whether all machines have recovered in it.
+    pub fn is_forgotten(&self) -> bool {
+        self.all_recovered
+    }
+
     /// Returns what this machine knows now.
     pub fn known(&self) -> &Undecided {
         &self.known

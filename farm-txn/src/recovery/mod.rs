@@ -8,14 +8,16 @@
 //!    of the machines are left, as long as each region is left on one of them.
 //!
 //! [`Drain`] gathers what the logs of a machine say, and [`Recovery`] is the machine's part in recovery, as a value (docs/decisions/0038).
-//! [`replica`] is what its steps do to objects. Machines do not recover yet: the simulator recovers what is left of killed ones. [`Findings`] are the same rules for one who sees the
+//! [`replica`] is what its steps do to objects, and `serve` runs it on a machine. [`Findings`] are the same rules for one who sees the
 //! logs of all machines at once, with which the simulator compares.
 
+pub(crate) mod drained;
 mod evidence;
 mod findings;
 mod machine;
 pub mod message;
 pub mod replica;
+pub(crate) mod serve;
 #[cfg(test)]
 mod tests;
 mod undecided;
@@ -24,5 +26,6 @@ mod votes;
 pub use evidence::Evidence;
 pub use findings::{Findings, Found};
 pub use machine::{Recovery, Roles, Unexpected};
+pub(crate) use serve::Recovering;
 pub use undecided::{Body, Coordinator, Drain, EndedHere, InRegion, Known, LowBounds, Undecided};
 pub use votes::{Decision, Vote};

@@ -1,5 +1,5 @@
 //! The change to the next configuration when machines are lost (`FaRM'15 §5.2`), as a value of each machine: events go in,
-//! [`Action`]s come out. It knows no worker, fabric, clock or store. Tests run it today; machines will.
+//! [`Action`]s come out. It knows no worker, fabric, clock or store: the first worker of each machine runs it ([`crate::worker`]).
 //!
 //! 1. A machine is *suspected*, for example because its connection has ended. The manager makes the next configuration, or, if it is
 //!    suspected itself, the machine that follows it. All others tell that machine what they suspect.
@@ -165,6 +165,16 @@ impl Reconfiguration {
             passed_over: 0,
             ended: false,
         }
+    }
+
+    /// Returns this process.
+    pub fn me(&self) -> Process {
+        self.me
+    }
+
+    /// Returns the process that a machine is in the newest configuration that this one knows; `None` if it is no member.
+    pub fn member(&self, machine: MachineId) -> Option<Process> {
+        self.known().member(machine).map(Member::process)
     }
 
     /// Returns the newest configuration that is known here to be in effect.

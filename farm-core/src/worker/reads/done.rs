@@ -192,12 +192,14 @@ impl Worker {
 
     #[cold]
     fn peer_lost(&mut self, slot: Slot) {
+        let region = self.reads.of(&slot).region;
+        let machine = match *self.regions.at(region) {
+            Access::Remote { machine, .. } if !self.survives() => machine,
+            _ => return self.wait_for_region(slot),
+        };
         marks::mark("read: peer lost");
         let read = self.reads.of(&slot);
-        let (cont, region, guard) = (read.cont, read.region, read.guard.take());
-        let Access::Remote { machine, .. } = *self.regions.at(region) else {
-            unreachable!("only reads of other machines fail because a connection broke")
-        };
+        let (cont, guard) = (read.cont, read.guard.take());
         self.unpin_own(guard);
         self.endpoint.arena().give(slot);
         cont.resume(self, Err(ReadError::PeerLost(machine)));
@@ -237,7 +239,7 @@ impl Worker {
         self.repost(slot);
     }
 
-    fn repost(&mut self, slot: Slot) {
+    pub(super) fn repost(&mut self, slot: Slot) {
         let now = self.now;
         let read = self.reads.of(&slot);
         read.posted = now;

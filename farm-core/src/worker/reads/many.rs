@@ -189,6 +189,7 @@ impl Worker {
                 self.reads.counters.local += 1;
                 memory.copy_objects(offset as usize, stride, out).is_ok()
             }
+            Access::Lost => return false,
             &Access::Remote { memory, .. } => {
                 let offset = u64::from(offset);
                 let from = Remote { memory, offset };

@@ -8,7 +8,9 @@ use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 use rand::Rng;
 
-use super::clients::{BACKOFF_NANOS, MOST_ATTEMPTS, again_soon, call_done, end_all, ended};
+use super::clients::{
+    ASK_AGAIN, BACKOFF_NANOS, MOST_ATTEMPTS, again_soon, call_done, end_all, ended,
+};
 use super::doing::Doing;
 use super::follow::{self, image_of};
 use super::log::Asked;
@@ -126,7 +128,7 @@ fn ship(worker: &mut Worker, client: usize, (): ()) {
     match worker.call(to, RUN, &[&body], 1, ReplyCont::new(answered, client)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ship, client)),
-        Err(CallError::PeerLost(_)) => end_all(worker),
+        Err(CallError::PeerLost(_)) => lost(worker, client),
         Err(error) => {
             work(worker)
                 .log
@@ -137,11 +139,24 @@ fn ship(worker: &mut Worker, client: usize, (): ()) {
     }
 }
 
+/// Handles the loss of the machine that runs a client's transaction. If the others go on without it, so does the client; whether the
+/// transaction took effect stays unknown.
+fn lost(worker: &mut Worker, client: usize) {
+    match worker.survives() {
+        true => worker.set_timer(ASK_AGAIN, Cont::new(go_on, client)),
+        false => end_all(worker),
+    }
+}
+
+fn go_on(worker: &mut Worker, client: usize, (): ()) {
+    ended(worker, client);
+}
+
 fn answered(worker: &mut Worker, client: usize, reply: Result<&[u8], CallError>) {
     let now = moment(worker);
     let index = client;
     let Ok(reply) = reply else {
-        return end_all(worker);
+        return lost(worker, client);
     };
     let work = work(worker);
     let state = &mut work.clients[index];

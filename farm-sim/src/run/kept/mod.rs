@@ -22,7 +22,7 @@ use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write};
 use farm_core::region::map::Replicas;
 use farm_core::ring::{KeptRecords, RecordIntegrity};
-use farm_txn::record::{FIXED_CONFIGURATION, Kind, Record, RecordError, TxId};
+use farm_txn::record::{FIRST_CONFIGURATION, Kind, Record, RecordError, TxId};
 use farm_txn::recovery::{Drain, EndedHere, Evidence, Findings, Found, Undecided};
 
 use crate::cluster::{Cluster, Copies, KeptLog};
@@ -94,14 +94,14 @@ impl Kept {
     ) -> Result<(), String> {
         let (machine, low) = (log.machine, log.state.note());
         self.findings
-            .add_low(machine, (FIXED_CONFIGURATION, log.writer), low);
+            .add_low(machine, (FIRST_CONFIGURATION, log.writer), low);
         let drain = drains.entry(machine).or_default();
-        drain.add_low((FIXED_CONFIGURATION, log.writer), low);
+        drain.add_low((FIRST_CONFIGURATION, log.writer), low);
         let mut records = KeptRecords::new(log.log.clone(), &log.state, integrity)
             .map_err(|error| error.to_string())?;
         while let Some(found) = records.next().map_err(|error| error.to_string())? {
             let id = TxId {
-                configuration: FIXED_CONFIGURATION,
+                configuration: FIRST_CONFIGURATION,
                 coordinator: log.writer,
                 sequence: found.token,
             };

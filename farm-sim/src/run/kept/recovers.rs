@@ -9,7 +9,7 @@ use farm_core::marks;
 use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::LockMode;
 use farm_core::region::map::Replicas;
-use farm_txn::record::{FIXED_CONFIGURATION, TxId};
+use farm_txn::record::{FIRST_CONFIGURATION, TxId};
 use farm_txn::recovery::message::{Message, Step};
 use farm_txn::recovery::replica::{self, ReplicaError};
 use farm_txn::recovery::{Decision, Recovery, Roles, Undecided, Unexpected};
@@ -77,12 +77,12 @@ pub(super) fn check(
     let known = this.drain(&members)?;
     let roles = |me, configuration| Roles {
         configuration,
-        recovered: FIXED_CONFIGURATION,
+        recovered: FIRST_CONFIGURATION,
         me,
         members: members.iter().copied().collect(),
         regions: regions.clone(),
     };
-    let configuration = FIXED_CONFIGURATION + 1;
+    let configuration = FIRST_CONFIGURATION + 1;
     for (me, known) in known {
         let mut steps = Vec::new();
         let begun = Recovery::begin(roles(me, configuration), known, &mut steps);

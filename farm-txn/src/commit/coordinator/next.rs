@@ -11,6 +11,7 @@
 //! | Backup | [`Action::LogOwn`], [`Action::SendBackup`] | Commit | all have acknowledged |
 //! | | | ended | a machine is lost: the outcome is not known |
 //! | Commit | [`Action::LogOwn`], [`Action::InstallLocal`], [`Action::SendEnd`] | ended | all have acknowledged |
+//! | any | none: the configuration has changed, and recovery decides | ended | the decision, and all replies |
 //! | Abort | [`Action::LogOwn`], [`Action::UnlockLocal`], [`Action::ReleaseNew`], [`Action::ReleaseReserved`], [`Action::SendEnd`] | ended | all have acknowledged |
 
 use farm_core::mutants;
@@ -28,6 +29,9 @@ impl Coordinator {
     /// Returns the next action, or `None` if the commit waits for an event.
     #[inline]
     pub(in crate::commit) fn next_action(&mut self) -> Option<Action> {
+        if self.suspended {
+            return None;
+        }
         loop {
             let before = self.step;
             let action = match before {

@@ -18,6 +18,8 @@ pub(super) const SETTINGS: Settings<'static> = Settings {
     most_in_message: 100,
     locks_exclusively: false,
     logged: None,
+    configuration: 1,
+    survives: false,
 };
 
 /// The actions after an abort of a commit that has sent LOCK to both of its participants.

@@ -169,7 +169,7 @@ impl Commits {
                 copies.extend(addresses_of(region).map(|one| (one, Cell::default())));
             }
         }
-        Self::after(record::FIXED_CONFIGURATION, regions, copies, rng)
+        Self::after(record::FIRST_CONFIGURATION, regions, copies, rng)
     }
 
     /// Runs random steps of random commits in a configuration that begins with these copies.

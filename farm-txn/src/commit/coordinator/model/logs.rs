@@ -16,7 +16,7 @@ use crate::record::{self, Kind, Record, TxId};
 /// The workers have logs of their own, so that one name will do.
 fn id(sequence: u64) -> TxId {
     TxId {
-        configuration: record::FIXED_CONFIGURATION,
+        configuration: record::FIRST_CONFIGURATION,
         coordinator: WorkerRef::from_bits(1 << 16).expect("a worker"),
         sequence,
     }

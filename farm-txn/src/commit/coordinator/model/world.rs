@@ -371,6 +371,8 @@ impl World {
             most_in_message: 100,
             locks_exclusively: false,
             logged: model.scenario.logged.then_some(logged),
+            configuration: 1,
+            survives: false,
         };
         let begun = node.tx(|object| primaries[object][0]);
         node.commit

@@ -1,0 +1,147 @@
+//! What logs contain when a configuration ends (`FaRM'15 §5.3`).
+//!
+//! From the moment at which a machine applies a configuration, its workers append no record of an earlier one, and take no more
+//! records from their logs. When all machines have applied it, each worker drains its logs: it takes all records of earlier
+//! configurations, those that it has handled, too, and frees them. The logs go on with the records of the new configuration, which
+//! may be there already. A record of an earlier configuration that lands after the drain has no effect.
+
+use super::Worker;
+use super::log::{LogId, LogRecord, Logs};
+use crate::fabric::Endpoint;
+use crate::ids::WorkerRef;
+use crate::messaging::IncomingLog;
+use crate::ring::{KeptRecords, Record};
+use crate::time::Nanos;
+
+/// What a drain finds in a log.
+#[derive(Debug)]
+pub enum Drained<'a> {
+    /// A record. If this worker has not handled it, and its writer may wait for a reply, also as what it would handle.
+    Record(&'a Record<'a>, Option<LogRecord>),
+    /// The last word that was stored [beside the log](Worker::free_log), before all records of the log.
+    Note(u64),
+}
+
+/// Gets what a drain finds, with the worker that has written the log.
+pub type Drainer<'a> = dyn FnMut(WorkerRef, Drained<'_>) + 'a;
+
+impl Worker {
+    /// Takes no more records from logs, until they are [thawed](Worker::thaw_logs), and gives up all reservations of room in logs.
+    /// Nobody may release or use these later.
+    pub fn freeze_logs(&mut self) {
+        self.logs.frozen = true;
+        self.logs.drop_reservations();
+    }
+
+    /// Returns whether the logs are frozen.
+    pub fn logs_are_frozen(&self) -> bool {
+        self.logs.frozen
+    }
+
+    /// Takes all records of earlier configurations from the logs that this worker polls, and from its own log, and frees them. `is_old`
+    /// tells of a record whether it is such a record. Logs of machines that have departed are removed.
+    ///
+    /// # Errors
+    /// Why a log cannot be read: its writer, or this worker, does not follow the protocol.
+    ///
+    /// # Panics
+    /// Unless the logs are frozen.
+    pub fn drain_logs(
+        &mut self,
+        is_old: fn(u16, &[u8], u64) -> bool,
+        configuration: u64,
+        take: &mut Drainer<'_>,
+    ) -> Result<(), String> {
+        assert!(self.logs.frozen, "only frozen logs are drained");
+        let is_old = |record: &Record<'_>| is_old(record.message_id, record.body, configuration);
+        let (logs, now) = (&mut self.logs, self.now);
+        for (index, incoming) in logs.incoming.iter_mut().enumerate() {
+            let Some(log) = incoming else { continue };
+            let from = log.from;
+            let link = self.messaging.number_of(from.machine);
+            let (is_lost, handled) = (log.lost, log.ring.position());
+            let unread = |record: &Record<'_>, end: u64| LogRecord {
+                log: LogId::new(index),
+                from,
+                kind: record.message_id,
+                token: record.token,
+                end,
+                link,
+            };
+            take(from, Drained::Note(log.ring.note()));
+            let mut take = |end: u64, record: &Record<'_>| {
+                let unread = (end > handled && !is_lost).then(|| unread(record, end));
+                take(from, Drained::Record(record, unread));
+            };
+            drain(log, &mut self.endpoint, now, &is_old, &mut take)
+                .map_err(|why| format!("the log of {from} cannot be drained: {why}"))?;
+            incoming.take_if(|log| log.lost);
+        }
+        if let Some(own) = &mut logs.own {
+            let records = own.records().map_err(|error| error.to_string())?;
+            take(self.me, Drained::Note(own.note()));
+            let end = each(records, &is_old, &mut |_, record| {
+                take(self.me, Drained::Record(record, None));
+            });
+            own.free(
+                end.map_err(|why| format!("the own log cannot be drained: {why}"))?,
+                0,
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes records from logs again.
+    pub fn thaw_logs(&mut self) {
+        self.logs.frozen = false;
+        self.reply_to_leavers();
+    }
+}
+
+impl Logs {
+    fn drop_reservations(&mut self) {
+        for out in self.out.iter_mut().flatten() {
+            out.release(out.reserved_bytes());
+        }
+        if let Some(own) = &mut self.own {
+            own.release(own.reserved_bytes());
+        }
+    }
+}
+
+fn drain(
+    log: &mut IncomingLog,
+    endpoint: &mut Endpoint,
+    now: Nanos,
+    is_old: &dyn Fn(&Record<'_>) -> bool,
+    take: &mut dyn FnMut(u64, &Record<'_>),
+) -> Result<(), String> {
+    let records = log.ring.records().map_err(|error| error.to_string())?;
+    let end = each(records, is_old, take)?;
+    while log.ring.position() < end {
+        match log.ring.peek(endpoint, now) {
+            Ok(Some(_)) => _ = log.ring.keep(),
+            Ok(None) => return Err("a record that was there is gone".into()),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    log.ring.free_noting(end, Some(0), endpoint);
+    Ok(())
+}
+
+/// Passes all old records to `take`, with the positions after them. Returns the last of these.
+fn each(
+    mut records: KeptRecords,
+    is_old: &dyn Fn(&Record<'_>) -> bool,
+    take: &mut dyn FnMut(u64, &Record<'_>),
+) -> Result<u64, String> {
+    let mut end = records.position();
+    while let Some((record, after)) = records.next_before().map_err(|error| error.to_string())? {
+        if !is_old(&record) {
+            break;
+        }
+        end = after;
+        take(end, &record);
+    }
+    Ok(end)
+}

@@ -1,0 +1,505 @@
+//! The change to the next configuration, on the workers of a machine ([`Reconfiguration`] decides it). The first worker of each
+//! machine talks to those of the others, to the store, and to the other workers of its machine:
+//!
+//! 1. A worker applies a configuration: it drops what it has of machines that are no members, the layers suspend what may concern
+//!    them ([`MembershipHook::apply`]), and no record is taken from a log until the layers are ready for it
+//!    ([`Worker::thaw_logs`]).
+//! 2. When the configuration is in effect, the layers recover ([`MembershipHook::commit`]), and report the end
+//!    ([`Worker::report_recovered`]).
+//! 3. When all machines have reported it, the manager records it in the configuration, and the layers forget what they kept
+//!    ([`MembershipHook::forget`]).
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::regions::first_worker;
+use super::{Cont, Worker};
+use crate::fabric::Departure;
+use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::marks;
+use crate::membership::configuration::{Configuration, Process};
+use crate::membership::manager::Manager;
+use crate::membership::reconfiguration::{Action, Message, Probed, Reconfiguration};
+use crate::membership::writer::{Access, ConfigAccess};
+use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::time::Nanos;
+
+/// Long messages: a [`Message`]; then the number of a configuration: to the own workers, apply it, it is in effect; from them, it is
+/// applied; to the manager, a machine has recovered; from it, all have.
+const RECONFIGURATION: u16 = 1;
+const APPLY: u16 = 2;
+const APPLIED: u16 = 3;
+const COMMIT: u16 = 4;
+const RECOVERED: u16 = 5;
+const ALL_RECOVERED: u16 = 6;
+/// Whether a machine runs. The reply is the number of its start.
+const PROBE: MessageId = MessageId(MessageId::CORE + 10);
+const BOOT_BYTES: usize = 8;
+
+/// Time between two looks at the store, and at the locks of lost processes, during a change.
+const LOOK: Duration = Duration::from_micros(200);
+/// Time without an event after which a machine takes the next step of a change for missing.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What the first worker of a machine needs to take part in changes of the configuration.
+pub struct MembersParts {
+    /// The process.
+    pub me: Process,
+    /// The first configuration.
+    pub configuration: Configuration,
+    /// The store of the configuration.
+    pub store: Box<dyn ConfigAccess>,
+}
+
+/// What a layer does when the configuration changes. The functions are called on each worker, but [`MembershipHook::forget`] on
+/// the first one alone.
+#[derive(Clone, Copy, Debug)]
+pub struct MembershipHook {
+    /// This worker changes to a configuration that is not in effect yet. Logs are frozen afterwards.
+    pub apply: fn(&mut Worker, &Configuration),
+    /// The configuration is in effect: recover.
+    pub commit: fn(&mut Worker, &Configuration),
+    /// All machines have recovered in the configuration with this number.
+    pub forget: fn(&mut Worker, u64),
+}
+
+/// What a worker knows of changes of the configuration.
+#[derive(Default)]
+pub(super) struct Members {
+    driver: Option<Box<Driver>>,
+    hooks: Vec<MembershipHook>,
+}
+
+/// The part of the machine in changes of the configuration, on its first worker.
+struct Driver {
+    value: Reconfiguration,
+    store: Box<dyn ConfigAccess>,
+    /// The configuration that is being applied, and the number of own workers that have not.
+    applying: Option<(u64, usize)>,
+    /// Processes whose connections have ended, and that may not have.
+    may_live: BTreeSet<Process>,
+    /// Whether the timer of the next look is set.
+    looks: bool,
+    /// Time of the last event.
+    last_event: Nanos,
+    /// As the manager: machines that have recovered in the configuration with this number.
+    recovered: (u64, BTreeSet<MachineId>),
+    /// What was logged last.
+    said: String,
+}
+
+impl Members {
+    pub(super) fn new(parts: Option<MembersParts>, now: Nanos) -> Self {
+        let driver = parts.map(|parts| {
+            Box::new(Driver {
+                value: Reconfiguration::new(parts.me, parts.configuration),
+                store: parts.store,
+                applying: None,
+                may_live: BTreeSet::new(),
+                looks: false,
+                last_event: now,
+                recovered: (0, BTreeSet::new()),
+                said: String::new(),
+            })
+        });
+        Self {
+            driver,
+            hooks: Vec::new(),
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn register_member_handlers(&mut self) {
+        self.register(PROBE, Self::handle_probe);
+        self.register_long(RECONFIGURATION, Self::handle_reconfiguration);
+        self.register_long(APPLY, |worker, from, body| {
+            worker.take_own((from, body), Self::apply_here);
+        });
+        self.register_long(APPLIED, |worker, from, body| {
+            worker.take_own((from, body), Self::on_applied_by_one);
+        });
+        self.register_long(COMMIT, |worker, from, body| {
+            worker.take_own((from, body), Self::commit_here);
+        });
+        self.register_long(RECOVERED, Self::handle_recovered);
+        self.register_long(ALL_RECOVERED, Self::handle_all_recovered);
+    }
+
+    /// Registers what a layer does when the configuration changes.
+    pub fn on_membership(&mut self, hook: MembershipHook) {
+        self.members.hooks.push(hook);
+    }
+
+    /// Returns whether the machines go on in another configuration when one of them is lost.
+    #[inline]
+    pub fn survives(&self) -> bool {
+        self.membership.survives()
+    }
+
+    /// Handles the end of a connection without an announcement, on a machine that survives it.
+    pub(super) fn on_lost(&mut self, machine: MachineId, how: Departure) {
+        let Some(driver) = &mut self.members.driver else {
+            return;
+        };
+        if how == Departure::Left {
+            return;
+        }
+        if let Some(process) = driver.value.member(machine) {
+            tracing::warn!(%machine, "a machine is lost (it failed, was killed, or its connection broke)");
+            driver.may_live.insert(process);
+            self.drive(|value, out| value.suspect(process, out));
+        }
+    }
+
+    /// Handles an event of the change, and does what follows.
+    fn drive(&mut self, event: impl FnOnce(&mut Reconfiguration, &mut Vec<Action>)) {
+        let now = self.now;
+        let Some(driver) = &mut self.members.driver else {
+            return;
+        };
+        driver.last_event = now;
+        let mut out = Vec::new();
+        event(&mut driver.value, &mut out);
+        let mut actions = VecDeque::from(out);
+        while let Some(action) = actions.pop_front() {
+            self.perform(action, &mut actions);
+        }
+        self.look_soon();
+    }
+
+    fn perform(&mut self, action: Action, more: &mut VecDeque<Action>) {
+        let me = self.me.machine;
+        let Some(driver) = &mut self.members.driver else {
+            return;
+        };
+        match action {
+            Action::Send(to, message) if to == me => {
+                let mut out = Vec::new();
+                driver.value.on_message(me, message, &mut out);
+                more.extend(out);
+            }
+            Action::Send(to, message) => match message.encode() {
+                Ok(bytes) => self.send_long(first_worker(to), RECONFIGURATION, bytes),
+                Err(error) => self.control.fail(format!(
+                    "a message about the next configuration cannot be encoded: {error}"
+                )),
+            },
+            Action::Probe(machine) => self.probe(machine),
+            Action::Read => driver.store.read(),
+            Action::Store(next) => driver.store.store(next),
+            Action::Apply(configuration) => self.begin_to_apply(configuration),
+            Action::Commit(configuration) => self.begin_to_serve(&configuration),
+            Action::Block(why) => self.say(why.to_string()),
+            Action::Halt(why) => self.control.fail(format!("the cluster stops: {why}")),
+            Action::Stop(version) => self.control.fail(format!(
+                "the other machines went on without machine {me}, which they took for lost (configuration {version}); start it again"
+            )),
+        }
+    }
+
+    /// Logs why the machine waits, unless it was logged last.
+    fn say(&mut self, why: String) {
+        if let Some(driver) = &mut self.members.driver
+            && driver.said != why
+        {
+            tracing::warn!("the cluster waits: {why}");
+            driver.said = why;
+        }
+    }
+
+    fn look_soon(&mut self) {
+        let Some(driver) = &mut self.members.driver else {
+            return;
+        };
+        let is_needed = driver.value.is_changing() || !driver.may_live.is_empty();
+        if is_needed && !std::mem::replace(&mut driver.looks, true) {
+            self.set_timer(LOOK, Cont::new(|worker, _: u64, ()| worker.look(), 0));
+        }
+    }
+
+    /// Looks at what the store and the system know.
+    fn look(&mut self) {
+        let Some(driver) = &mut self.members.driver else {
+            return;
+        };
+        driver.looks = false;
+        let has_died = |one: &Process| self.endpoint.has_died(one.machine, one.boot);
+        let died: Vec<Process> = driver
+            .may_live
+            .extract_if(.., |one| has_died(one))
+            .collect();
+        for process in died {
+            marks::mark("membership: a lost process is proved to have ended");
+            self.drive(|value, out| value.gone(process, out));
+        }
+        while let Some(answer) = self.next_answer() {
+            self.drive(|value, out| match answer {
+                Access::Read(read) => value.on_read(read, out),
+                Access::Stored(next, stored) => value.on_stored(&next, stored, out),
+            });
+        }
+        let now = self.now;
+        if let Some(driver) = &mut self.members.driver
+            && now.since(driver.last_event) >= PATIENCE
+            && driver.value.is_changing()
+        {
+            self.drive(Reconfiguration::on_timeout);
+        }
+        self.look_soon();
+    }
+
+    fn next_answer(&mut self) -> Option<Access> {
+        self.members.driver.as_mut()?.store.poll()
+    }
+
+    fn probe(&mut self, machine: MachineId) {
+        let cont = ReplyCont::new(Self::on_probe_reply, u64::from(machine.get()));
+        match self.call(first_worker(machine), PROBE, &[], BOOT_BYTES, cont) {
+            Ok(()) => {}
+            Err(CallError::Busy) => {
+                let again = |worker: &mut Worker, machine: u64, ()| {
+                    if let Some(machine) = MachineId::new(machine as u16) {
+                        worker.probe(machine);
+                    }
+                };
+                self.when_room(Cont::new(again, u64::from(machine.get())));
+            }
+            // The caller handles actions.
+            Err(_) => self.defer(Cont::new(Self::on_no_answer, u64::from(machine.get()))),
+        }
+    }
+
+    fn on_no_answer(&mut self, machine: u64, (): ()) {
+        self.on_probe_reply(machine, Ok(&[]));
+    }
+
+    fn on_probe_reply(&mut self, machine: u64, reply: Result<&[u8], CallError>) {
+        let boot = reply.ok().and_then(|reply| reply.try_into().ok());
+        let probed = match boot.map(u64::from_le_bytes) {
+            Some(boot) => Probed::Runs { boot },
+            None => Probed::Nothing,
+        };
+        if let Some(machine) = MachineId::new(machine as u16) {
+            self.drive(|value, out| value.on_probed(machine, probed, out));
+        }
+    }
+
+    fn handle_probe(&mut self, request: Request, _body: &[u8]) {
+        let driver = self.members.driver.as_ref();
+        match driver.map(|driver| driver.value.me().boot) {
+            Some(boot) => self.reply(request, &[&boot.to_le_bytes()]),
+            None => self.reply(request, &[]),
+        }
+    }
+
+    fn handle_reconfiguration(&mut self, from: WorkerRef, body: &[u8]) {
+        match Message::decode(body) {
+            Ok(message) => self.drive(|value, out| value.on_message(from.machine, message, out)),
+            Err(error) => {
+                let why = format!(
+                    "{from} sent a message about the next configuration that is malformed: {error}"
+                );
+                self.distrust(from.machine, why);
+            }
+        }
+    }
+
+    /// Begins to apply a configuration on all workers of this machine.
+    fn begin_to_apply(&mut self, configuration: Arc<Configuration>) {
+        let id = configuration.version.id;
+        tracing::info!(configuration = %configuration.version, "applying another configuration");
+        self.store.apply(configuration);
+        let others = self.other_own_workers();
+        if let Some(driver) = &mut self.members.driver {
+            driver.applying = Some((id, others.len() + 1));
+        }
+        for worker in others {
+            self.send_long(worker, APPLY, id.to_le_bytes().into());
+        }
+        // The value must not be asked while it gives actions.
+        self.defer(Cont::new(
+            |worker: &mut Worker, id: u64, ()| worker.apply_here(id),
+            id,
+        ));
+    }
+
+    /// Applies a configuration on this worker, unless a later one follows.
+    fn apply_here(&mut self, id: u64) {
+        let applied = self.store.applied();
+        let Some(configuration) = applied.filter(|applied| applied.version.id == id) else {
+            return;
+        };
+        let is_member = |machine: MachineId| configuration.member(machine).is_some();
+        let others: Vec<MachineId> = self.machines().iter().map(|machine| machine.0).collect();
+        for machine in others.into_iter().filter(|machine| !is_member(*machine)) {
+            self.endpoint.close(machine);
+            self.unlink(machine);
+        }
+        self.regions.forget(is_member);
+        self.membership.apply(&configuration);
+        self.reconsider_regions(&configuration);
+        for hook in 0..self.members.hooks.len() {
+            (self.members.hooks[hook].apply)(self, &configuration);
+        }
+        self.freeze_logs();
+        marks::mark("membership: a worker has applied a configuration");
+        match self.me.worker == WorkerId::FIRST {
+            true => self.on_applied_by_one(id),
+            false => self.send_long(
+                first_worker(self.me.machine),
+                APPLIED,
+                id.to_le_bytes().into(),
+            ),
+        }
+    }
+
+    fn on_applied_by_one(&mut self, id: u64) {
+        let Some(driver) = &mut self.members.driver else {
+            return;
+        };
+        let Some((_, left)) = driver.applying.as_mut().filter(|one| one.0 == id) else {
+            return;
+        };
+        *left -= 1;
+        if *left == 0 {
+            driver.applying = None;
+            self.drive(|value, out| value.on_applied(id, out));
+        }
+    }
+
+    /// Begins to serve a configuration that is in effect.
+    fn begin_to_serve(&mut self, configuration: &Arc<Configuration>) {
+        let id = configuration.version.id;
+        tracing::warn!(
+            configuration = %configuration.version,
+            "the cluster goes on with {} of {} machines",
+            configuration.members.len(),
+            self.machines().len()
+        );
+        self.manage_next(configuration);
+        for worker in self.other_own_workers() {
+            self.send_long(worker, COMMIT, id.to_le_bytes().into());
+        }
+        self.defer(Cont::new(
+            |worker: &mut Worker, id: u64, ()| worker.commit_here(id),
+            id,
+        ));
+    }
+
+    fn commit_here(&mut self, id: u64) {
+        let applied = self.store.applied();
+        let Some(configuration) = applied.filter(|applied| applied.version.id == id) else {
+            return;
+        };
+        for hook in 0..self.members.hooks.len() {
+            (self.members.hooks[hook].commit)(self, &configuration);
+        }
+    }
+
+    /// Becomes or stays the manager of a configuration, or is it no longer.
+    fn manage_next(&mut self, configuration: &Configuration) {
+        if configuration.manager != self.me.machine {
+            self.recorder.manager = None;
+            return;
+        }
+        if let Some(manager) = &mut self.recorder.manager {
+            return manager.rebase(configuration.clone());
+        }
+        let Some(driver) = &self.members.driver else {
+            return;
+        };
+        match driver.store.writer() {
+            Ok(writer) => {
+                let manager = Manager::new(configuration.clone(), writer).among_others();
+                self.recorder
+                    .set_manager(Box::new(manager), self.messaging.max_body());
+            }
+            Err(why) => self.control.fail(format!(
+                "this machine cannot manage the configuration: {why}"
+            )),
+        }
+    }
+
+    /// Reports that this machine has recovered in the configuration with this number. To be called on the first worker.
+    pub fn report_recovered(&mut self, id: u64) {
+        let manager = self.membership.manager();
+        self.send_long(first_worker(manager), RECOVERED, id.to_le_bytes().into());
+    }
+
+    fn handle_recovered(&mut self, from: WorkerRef, body: &[u8]) {
+        let Some(id) = self.number(from, body) else {
+            return;
+        };
+        let Some(driver) = &mut self.members.driver else {
+            return;
+        };
+        let configuration = driver.value.current().clone();
+        if configuration.version.id != id || configuration.manager != self.me.machine {
+            return;
+        }
+        if driver.recovered.0 != id {
+            driver.recovered = (id, BTreeSet::new());
+        }
+        driver.recovered.1.insert(from.machine);
+        let mut members = configuration.members.iter();
+        if !members.all(|member| driver.recovered.1.contains(&member.machine)) {
+            return;
+        }
+        tracing::info!(configuration = %configuration.version, "all machines have recovered");
+        if let Some(manager) = &mut self.recorder.manager {
+            manager.record_recovered(id);
+        }
+        self.manage_soon();
+        for member in &configuration.members {
+            self.send_long(first_worker(member.machine), ALL_RECOVERED, body.into());
+        }
+    }
+
+    fn handle_all_recovered(&mut self, from: WorkerRef, body: &[u8]) {
+        let Some(id) = self.number(from, body) else {
+            return;
+        };
+        for hook in 0..self.members.hooks.len() {
+            (self.members.hooks[hook].forget)(self, id);
+        }
+    }
+
+    /// Returns the workers of this machine, ascending.
+    pub fn own_workers(&self) -> impl Iterator<Item = WorkerRef> + use<> {
+        let me = self.me.machine;
+        let own = self.machines().iter().find(|machine| machine.0 == me);
+        let workers = (0..own.map_or(0, |own| own.1)).filter_map(|at| WorkerId::new(at as u16));
+        workers.map(move |worker| WorkerRef::new(me, worker))
+    }
+
+    fn other_own_workers(&self) -> Vec<WorkerRef> {
+        let me = self.me;
+        self.own_workers().filter(|one| *one != me).collect()
+    }
+
+    /// Handles a message of another worker of this machine.
+    fn take_own(&mut self, (from, body): (WorkerRef, &[u8]), work: fn(&mut Self, u64)) {
+        match self
+            .number(from, body)
+            .filter(|_| from.machine == self.me.machine)
+        {
+            Some(id) => work(self, id),
+            None => self.distrust(
+                from.machine,
+                format!("{from} sent a message to the workers of another machine"),
+            ),
+        }
+    }
+
+    /// Returns the number of a configuration in a message.
+    fn number(&mut self, from: WorkerRef, body: &[u8]) -> Option<u64> {
+        let number = body.try_into().ok().map(u64::from_le_bytes);
+        if number.is_none() {
+            let why = format!("{from} sent the number of a configuration that is malformed");
+            self.distrust(from.machine, why);
+        }
+        number
+    }
+}

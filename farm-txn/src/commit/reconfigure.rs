@@ -1,0 +1,196 @@
+//! What a worker does with its commits and logs when the configuration changes (`FaRM'15 §5.2`, `§5.3`).
+//!
+//! When it applies the next configuration, it suspends each commit that has written a record: recovery decides it. The others begin
+//! again. When the configuration is in effect, it drains its logs for the first worker of its machine, which recovers
+//! ([`serve`](crate::recovery::serve)).
+
+use farm_core::ids::{RegionId, WorkerRef};
+use farm_core::membership::configuration::Configuration;
+use farm_core::worker::{Cont, Drained, LogId, Worker};
+use farm_core::{marks, mutants};
+
+use super::coordinator::Coordinator;
+use super::drive::resume;
+use super::id::CommitId;
+use super::primary::LogState;
+use super::reserve::{leave_queues, release_reserved, wake};
+use super::serve::refuse;
+use crate::layer::transactions;
+use crate::record::{self, Record, TxId};
+use crate::recovery::Decision;
+use crate::recovery::drained::{DrainedLogs, DrainedRecord};
+
+/// Suspends or aborts the commits of this worker, because it applies another configuration.
+pub(crate) fn apply(worker: &mut Worker, configuration: &Configuration) {
+    let state = transactions(worker);
+    state.recovers = true;
+    state.configuration = configuration.version.id;
+    let all: Vec<CommitId> = state
+        .commits
+        .iter()
+        .map(|(key, _)| CommitId(key as u32))
+        .collect();
+    for id in all {
+        let mut commit = transactions(worker).take(id);
+        end_or_suspend(worker, &mut commit);
+        transactions(worker).commits[id.index()] = Some(commit);
+    }
+    // Those that slept behind others, in queues that are empty now.
+    let commits = transactions(worker).commits.iter();
+    let sleeping = commits.filter(|(_, commit)| commit.as_ref().is_some_and(|one| one.sleeps));
+    let sleeping: Vec<CommitId> = sleeping.map(|(key, _)| CommitId(key as u32)).collect();
+    for id in sleeping {
+        wake(worker, id, |id| Cont::new(resume, id));
+    }
+    transactions(worker).truncations.reset();
+}
+
+fn end_or_suspend(worker: &mut Worker, commit: &mut Coordinator) {
+    if commit.is_suspended() {
+        return;
+    }
+    if commit.has_record() {
+        for at in 0..commit.plan.participants.len() {
+            let participant = &mut commit.plan.participants[at];
+            // The others reply, or are lost.
+            if !participant.asked
+                && let Some(reply) = participant.reply.take()
+            {
+                worker.forget_reply(reply);
+            }
+        }
+        return commit.suspend();
+    }
+    marks::mark("commit: aborted because the configuration changes");
+    leave_queues(worker, commit, |id| Cont::new(resume, id));
+    if commit.sequence != 0 {
+        for at in 0..commit.plan.participants.len() {
+            release_reserved(worker, &mut commit.plan.participants[at]);
+        }
+    }
+    commit.on_reconfigured();
+}
+
+/// Drains the logs of this worker. Returns what is in them, and the commits that recovery decides.
+///
+/// # Errors
+/// Why a log cannot be read.
+pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLogs, String> {
+    let (since, me) = (transactions(worker).logs_since, worker.me());
+    let mut found = DrainedLogs::new(configuration);
+    note_ended(worker, since, &mut found);
+    let mut unread = Vec::new();
+    worker.drain_logs(is_old, configuration, &mut |writer, drained| {
+        match drained {
+            Drained::Note(low) => found.notes.push(((since, writer), low)),
+            Drained::Record(record, at) => {
+                found.records.push(DrainedRecord {
+                    writer,
+                    kind: record.message_id,
+                    sequence: record.token,
+                    body: record.body.to_vec(),
+                });
+                unread.extend(at.map(|at| (at, found.records.len() - 1)));
+            }
+        };
+    })?;
+    if mutants::is_on("logs not drained") {
+        found.records.clear();
+    }
+    for (at, index) in unread {
+        let Some(DrainedRecord { kind, body, .. }) = found.records.get(index) else {
+            continue;
+        };
+        if let Some(id) = id_of(&found.records[index])
+            && let Ok(record) = Record::decode(*kind, id, body)
+        {
+            refuse(worker, at, &record);
+        }
+    }
+    let state = transactions(worker);
+    state.primary.clear();
+    state.own = LogState::default();
+    state.logs_since = configuration;
+    let suspended = state
+        .commits
+        .iter()
+        .filter_map(|(_, commit)| commit.as_ref());
+    for commit in suspended.filter(|commit| commit.is_suspended()) {
+        let regions = commit.plan.regions.iter();
+        let regions = regions.filter_map(|bits| RegionId::from_bits(*bits));
+        let id = TxId {
+            configuration: commit.configuration,
+            coordinator: me,
+            sequence: commit.sequence,
+        };
+        found.suspended.push((id, regions.collect()));
+    }
+    Ok(found)
+}
+
+fn is_old(_kind: u16, body: &[u8], configuration: u64) -> bool {
+    // A record that is too short for a configuration is found when it is decoded.
+    record::configuration(body).is_none_or(|of| of < configuration)
+}
+
+/// Returns the number of the transaction of a record.
+pub(crate) fn id_of(record: &DrainedRecord) -> Option<TxId> {
+    Some(TxId {
+        configuration: record::configuration(&record.body)?,
+        coordinator: record.writer,
+        sequence: record.sequence,
+    })
+}
+
+/// Notes how far transactions are at this worker's primaries.
+fn note_ended(worker: &mut Worker, configuration: u64, found: &mut DrainedLogs) {
+    let me = worker.me();
+    let mut note = |coordinator: WorkerRef, log: &LogState| {
+        let id = |sequence| TxId {
+            configuration,
+            coordinator,
+            sequence,
+        };
+        found
+            .ended_below
+            .raise((configuration, coordinator), log.low());
+        found.ended.extend(log.ended().map(id));
+        found.holding.extend(log.holding().map(id));
+    };
+    note(me, &transactions(worker).own);
+    let logs = transactions(worker).primary.logs().map(|(at, _)| at);
+    for at in logs.collect::<Vec<_>>() {
+        let id = LogId::new(at);
+        if let Some(writer) = worker.find_log_writer(id) {
+            note(writer, transactions(worker).primary.log(id));
+        }
+    }
+}
+
+/// Ends a suspended commit of this worker, if it has not ended.
+pub(crate) fn decide(worker: &mut Worker, id: TxId, decision: Decision) {
+    let is_it = |commit: &Coordinator| {
+        commit.is_suspended()
+            && (commit.configuration, commit.sequence) == (id.configuration, id.sequence)
+    };
+    let mut commits = transactions(worker).commits.iter();
+    let found = commits.find(|(_, commit)| commit.as_deref().is_some_and(is_it));
+    let Some((key, _)) = found else {
+        return;
+    };
+    let at = CommitId(key as u32);
+    let mut commit = transactions(worker).take(at);
+    let decision = match mutants::is_on("suspended commit aborted") {
+        true => Decision::Abort,
+        false => decision,
+    };
+    if decision == Decision::Abort {
+        marks::mark("commit: a suspended one was aborted");
+        commit.keep_recovered();
+        commit.tx.abort(worker);
+    } else {
+        marks::mark("commit: a suspended one was committed");
+    }
+    commit.on_decided(decision);
+    super::drive::go_on(worker, at, commit);
+}

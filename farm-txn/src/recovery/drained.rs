@@ -1,0 +1,98 @@
+//! What the workers of a machine have found in their logs, on the way to the first one, which recovers.
+
+use std::collections::BTreeSet;
+
+use farm_core::ids::{RegionId, WorkerRef};
+use serde::{Deserialize, Serialize};
+
+use super::{Coordinator, Drain, LowBounds, Undecided};
+use crate::record::{Kind, Record, RecordError, TxId};
+
+/// A record of a log.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DrainedRecord {
+    pub(crate) writer: WorkerRef,
+    pub(crate) kind: u16,
+    /// Number of its transaction.
+    pub(crate) sequence: u64,
+    pub(crate) body: Vec<u8>,
+}
+
+/// What a worker has found in its logs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct DrainedLogs {
+    /// The configuration for which they were drained.
+    pub(crate) configuration: u64,
+    /// The low bounds that were stored beside the logs.
+    pub(crate) notes: Vec<(Coordinator, u64)>,
+    /// Records, those of each log in order.
+    pub(crate) records: Vec<DrainedRecord>,
+    /// Transactions that have ended at the primaries on this machine,
+    pub(crate) ended: Vec<TxId>,
+    /// and low bounds of coordinators, below which all have.
+    pub(crate) ended_below: LowBounds,
+    /// Transactions that hold locks at the primaries on this machine.
+    pub(crate) holding: Vec<TxId>,
+    /// Commits of the worker that it has suspended, with the regions that they write.
+    pub(crate) suspended: Vec<(TxId, BTreeSet<RegionId>)>,
+}
+
+impl DrainedLogs {
+    /// Returns the logs of a worker that has found nothing yet.
+    pub(crate) fn new(configuration: u64) -> Self {
+        Self {
+            configuration,
+            notes: Vec::new(),
+            records: Vec::new(),
+            ended: Vec::new(),
+            ended_below: LowBounds::default(),
+            holding: Vec::new(),
+            suspended: Vec::new(),
+        }
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let encoded = postcard::to_allocvec(self);
+        encoded.expect("records have no part that cannot be encoded")
+    }
+
+    /// Returns the logs that another worker of this machine has [encoded](DrainedLogs::encode).
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        postcard::from_bytes(bytes).ok()
+    }
+
+    /// Adds the records to a drain. Calls `locks` with each LOCK record.
+    ///
+    /// # Errors
+    /// [`RecordError`] if a record is damaged.
+    pub(crate) fn add_to(
+        &self,
+        drain: &mut Drain,
+        mut locks: impl FnMut(TxId, &crate::record::Lock<'_>),
+    ) -> Result<(), RecordError> {
+        for (coordinator, low) in &self.notes {
+            drain.add_low(*coordinator, *low);
+        }
+        for record in &self.records {
+            let configuration = crate::record::configuration(&record.body);
+            let id = TxId {
+                configuration: configuration.ok_or(RecordError::Length)?,
+                coordinator: record.writer,
+                sequence: record.sequence,
+            };
+            let decoded = Record::decode(record.kind, id, &record.body)?;
+            if decoded.kind == Kind::Lock {
+                locks(id, &decoded.lock()?);
+            }
+            drain.add(id, &decoded, &record.body)?;
+        }
+        Ok(())
+    }
+
+    /// Adds the commits of the worker that it has suspended.
+    pub(crate) fn add_suspended(&self, to: &mut Undecided) {
+        for (id, regions) in &self.suspended {
+            to.add_tx(*id, regions.iter().copied());
+        }
+    }
+}

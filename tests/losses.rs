@@ -1,0 +1,287 @@
+//! A process is killed while all machines of a cluster run transactions: the others go on, and nothing that was reported is lost.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use farm::farm_core::ids::Address;
+use farm::prelude::*;
+
+/// The variable that makes a test the program of one machine: its number, and the directory of the run.
+const CHILD: &str = "FARM_TEST_LOSSES_CHILD";
+const MACHINES: u16 = 3;
+/// Number of accounts that each machine creates, after those that count the transfers of its loops.
+const ACCOUNTS: usize = 8;
+const LOOPS: usize = 4;
+const EACH: i64 = 1000;
+/// Longest time of everything.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Waits until `what` is there.
+fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(found) = found() {
+            return found;
+        }
+        assert!(started.elapsed() < DEADLINE, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// The directory of a run: what its processes tell each other.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Writes a file that appears as a whole.
+    fn write(&self, name: &str, text: &str) {
+        let new = self.path(&format!("new-{name}"));
+        std::fs::write(&new, text).unwrap();
+        std::fs::rename(new, self.path(name)).unwrap();
+    }
+
+    fn read(&self, name: &str) -> Option<String> {
+        std::fs::read_to_string(self.path(name)).ok()
+    }
+
+    /// Returns the addresses that a machine has created.
+    fn accounts(&self, machine: u16) -> Vec<Address> {
+        let text = wait_for("accounts", || self.read(&format!("accounts-{machine}")));
+        let bits = text.lines().map(|line| line.parse().unwrap());
+        bits.map(|bits| Address::from_bits(bits).unwrap()).collect()
+    }
+
+    /// Returns the file of the numbers of reported transfers of a machine's loops.
+    fn reported(&self, machine: u16) -> PathBuf {
+        self.path(&format!("reported-{machine}"))
+    }
+}
+
+fn number(payload: &[u8]) -> i64 {
+    i64::from_le_bytes(payload[..8].try_into().unwrap())
+}
+
+async fn add(tx: Tx<'_>, address: Address, by: i64) -> farm::Result<i64> {
+    let raw = tx.raw();
+    let account = raw.read(address, 8).await?;
+    let sum = number(&raw.payload(account).await?) + by;
+    let change = move |payload: &mut [u8]| payload[..8].copy_from_slice(&sum.to_le_bytes());
+    raw.change(account, change).await?;
+    Ok(sum)
+}
+
+/// Transfers between accounts until the run ends, and counts that in an account of its own.
+async fn transfers(
+    farm: Farm,
+    dir: &Dir,
+    all: &[Address],
+    (own, reported): (Address, (&File, u64)),
+) {
+    let mut seed = own.to_bits();
+    let mut draw = move |below: usize| {
+        seed = seed.wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(1);
+        (seed >> 33) as usize % below
+    };
+    let mut count = 0u64;
+    while !dir.path("enough").exists() {
+        for _ in 0..50 {
+            let (from, to, sum) = (all[draw(all.len())], all[draw(all.len())], draw(10) as i64);
+            let moved = farm.transact(async |tx| {
+                add(tx, from, -sum).await?;
+                add(tx, to, sum).await?;
+                add(tx, own, 1).await.map(|_| ())
+            });
+            moved.await.unwrap();
+            count += 1;
+            reported
+                .0
+                .write_all_at(&count.to_le_bytes(), reported.1 * 8)
+                .unwrap();
+        }
+    }
+}
+
+/// Not a test, unless it is started as the program of a machine by the tests below.
+#[test]
+fn a_machine() {
+    let Ok(how) = std::env::var(CHILD) else {
+        return;
+    };
+    let (id, dir) = how.split_once(':').unwrap();
+    let (id, dir) = (id.parse::<u16>().unwrap(), Dir(dir.into()));
+    let cluster = Cluster::join(dir.path("farm.toml"), MachineId::new(id).unwrap());
+    let cluster = cluster.start().unwrap();
+    let created = cluster.block_on(async |farm| {
+        let mut created = Vec::new();
+        for index in 0..LOOPS + ACCOUNTS {
+            let sum = if index < LOOPS { 0 } else { EACH };
+            let account = farm.transact(async |tx| {
+                let account = tx.raw().alloc(8, None).await?;
+                let change =
+                    move |payload: &mut [u8]| payload[..8].copy_from_slice(&i64::to_le_bytes(sum));
+                tx.raw().change(account, change).await?;
+                Ok::<_, Error>(tx.raw().address(account).await?)
+            });
+            created.push(account.await.unwrap());
+        }
+        created
+    });
+    let lines: String = created
+        .iter()
+        .map(|one| format!("{}\n", one.to_bits()))
+        .collect();
+    dir.write(&format!("accounts-{id}"), &lines);
+    let accounts = (1..=MACHINES).flat_map(|id| dir.accounts(id).split_off(LOOPS));
+    let accounts: Vec<Address> = accounts.collect();
+    let reported = File::create(dir.reported(id)).unwrap();
+    std::thread::scope(|scope| {
+        for (index, own) in created[..LOOPS].iter().enumerate() {
+            let (dir, farm, accounts, reported) = (&dir, cluster.farm(), &accounts, &reported);
+            let own = (*own, (reported, index as u64));
+            scope.spawn(move || pollster::block_on(transfers(farm, dir, accounts, own)));
+        }
+    });
+    dir.write(&format!("ended-{id}"), "");
+    // One of the machines that are left reads everything.
+    let reader = wait_for("the reader", || dir.read("reader"));
+    if reader == id.to_string() {
+        let all = (1..=MACHINES).flat_map(|id| dir.accounts(id));
+        let sums = cluster.block_on(async |farm| {
+            let mut sums = String::new();
+            for address in all {
+                let sum = farm
+                    .transact(async |tx| add(tx, address, 0).await)
+                    .await
+                    .unwrap();
+                sums += &format!("{sum}\n");
+            }
+            sums
+        });
+        dir.write("sums", &sums);
+    }
+    wait_for("the end", || dir.read("end"));
+}
+
+struct Machines {
+    dir: Dir,
+    children: Vec<Option<Child>>,
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        let _ = std::fs::remove_dir_all(&self.dir.0);
+    }
+}
+
+impl Machines {
+    fn start(name: &str, replicas: usize) -> Self {
+        let name = format!("{name}-{}", std::process::id());
+        let dir = std::env::temp_dir().join(format!("farm-{name}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        let text = format!(
+            "[cluster]\nname = \"{name}\"\n\
+             [memory]\nregion_bytes = \"2MiB\"\nhuge_pages = \"off\"\nper_machine_bytes = \"8MiB\"\n\
+             [rings]\nring_bytes = \"256KiB\"\nmax_message_bytes = \"16KiB\"\nlog_bytes = \"512KiB\"\n\
+             [durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\n\
+             [[machine]]\nid = 1\n[[machine]]\nid = 2\nworkers = 2\n[[machine]]\nid = 3\n",
+            dir.join("store").display(),
+        );
+        std::fs::write(dir.join("farm.toml"), text).unwrap();
+        let dir = Dir(dir);
+        let children = (1..=MACHINES).map(|id| Some(child(&dir.0, id))).collect();
+        Self { dir, children }
+    }
+
+    fn reported(&self, machine: u16) -> Vec<u64> {
+        let bytes = std::fs::read(self.dir.reported(machine)).unwrap_or_default();
+        let words = bytes.chunks_exact(8);
+        words
+            .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+            .collect()
+    }
+
+    fn all_reported(&self) -> u64 {
+        let left = (1..=MACHINES).filter(|id| self.children[usize::from(*id) - 1].is_some());
+        left.map(|id| self.reported(id).iter().sum::<u64>()).sum()
+    }
+
+    /// Waits until the machines that are left have reported this number of further transfers.
+    fn wait_for_transfers(&self, count: u64) {
+        let before = self.all_reported();
+        wait_for("transfers", || {
+            (self.all_reported() >= before + count).then_some(())
+        });
+    }
+
+    fn kill(&mut self, machine: u16) {
+        let mut child = self.children[usize::from(machine) - 1].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Ends the transfers, and compares what is there with what was reported.
+    fn judge(&mut self) {
+        self.dir.write("enough", "");
+        let left: Vec<u16> = (1..=MACHINES)
+            .filter(|id| self.children[usize::from(*id) - 1].is_some())
+            .collect();
+        for id in &left {
+            wait_for("the end of the transfers", || {
+                self.dir.read(&format!("ended-{id}"))
+            });
+        }
+        self.dir.write("reader", &left[0].to_string());
+        let sums = wait_for("the sums", || self.dir.read("sums"));
+        let sums: Vec<i64> = sums.lines().map(|line| line.parse().unwrap()).collect();
+        let mut total = 0;
+        for (id, of_machine) in (1..=MACHINES).zip(sums.chunks(LOOPS + ACCOUNTS)) {
+            total += of_machine[LOOPS..].iter().sum::<i64>();
+            let may_be_one_more = u64::from(!left.contains(&id));
+            for (reported, found) in self.reported(id).into_iter().zip(of_machine) {
+                let may_be = reported..=reported + may_be_one_more;
+                let found = *found as u64;
+                assert!(
+                    may_be.contains(&found),
+                    "m{id}: {reported} reported, {found} found"
+                );
+            }
+        }
+        assert_eq!(total, EACH * (ACCOUNTS * usize::from(MACHINES)) as i64);
+        self.dir.write("end", "");
+        for child in &mut self.children {
+            if let Some(mut child) = child.take() {
+                assert!(child.wait().unwrap().success());
+            }
+        }
+    }
+}
+
+fn child(dir: &Path, id: u16) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_machine", "--nocapture"])
+        .env(CHILD, format!("{id}:{}", dir.display()))
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn the_others_go_on_when_a_machine_is_killed() {
+    for killed in 1..=MACHINES {
+        let mut machines = Machines::start(&format!("loses-{killed}"), 2);
+        machines.wait_for_transfers(500);
+        machines.kill(killed);
+        machines.wait_for_transfers(500);
+        machines.judge();
+    }
+}
