@@ -115,6 +115,11 @@ fn a_machine() {
     };
     let (id, dir) = how.split_once(':').unwrap();
     let (id, dir) = (id.parse::<u16>().unwrap(), Dir(dir.into()));
+    let log = File::create(dir.path(&format!("log-{id}"))).unwrap();
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(log)
+        .init();
     let cluster = Cluster::join(dir.path("farm.toml"), MachineId::new(id).unwrap());
     let cluster = cluster.start().unwrap();
     let created = cluster.block_on(async |farm| {
@@ -178,6 +183,12 @@ impl Drop for Machines {
         for child in self.children.iter_mut().flatten() {
             let _ = child.kill();
             let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            for id in 1..=MACHINES {
+                let log = self.dir.read(&format!("log-{id}")).unwrap_or_default();
+                eprintln!("log of machine {id}:\n{log}");
+            }
         }
         let _ = std::fs::remove_dir_all(&self.dir.0);
     }
@@ -281,6 +292,18 @@ fn the_others_go_on_when_a_machine_is_killed() {
         let mut machines = Machines::start(&format!("loses-{killed}"), 2);
         machines.wait_for_transfers(500);
         machines.kill(killed);
+        machines.wait_for_transfers(500);
+        machines.judge();
+    }
+}
+
+#[test]
+fn the_last_machine_goes_on_when_two_are_killed_at_once() {
+    for last in 1..=MACHINES {
+        let mut machines = Machines::start(&format!("left-{last}"), 3);
+        machines.wait_for_transfers(500);
+        let killed = (1..=MACHINES).filter(|machine| *machine != last);
+        killed.for_each(|machine| machines.kill(machine));
         machines.wait_for_transfers(500);
         machines.judge();
     }

@@ -57,6 +57,8 @@ impl ConfigWriter for InProcess {
 pub enum Access {
     /// The newest configuration of the store, or why it cannot be read.
     Read(Result<Configuration, String>),
+    /// The store has no configuration.
+    Nothing,
     /// How the store has answered the change to this configuration.
     Stored(Arc<Configuration>, Stored),
 }
@@ -105,11 +107,11 @@ impl AccessThread {
         let thread = thread.name(name.clone()).spawn(move || {
             for request in requested {
                 let done = match request {
-                    None => Access::Read(match store.read() {
-                        Ok(Some(newest)) => Ok(newest),
-                        Ok(None) => Err("the store has no configuration".into()),
-                        Err(error) => Err(error.to_string()),
-                    }),
+                    None => match store.read() {
+                        Ok(Some(newest)) => Access::Read(Ok(newest)),
+                        Ok(None) => Access::Nothing,
+                        Err(error) => Access::Read(Err(error.to_string())),
+                    },
                     Some(next) => {
                         let stored = match write(&mut *store, &next) {
                             Ok(()) => Stored::Won,

@@ -146,7 +146,8 @@ impl Worker {
         if how == Departure::Left {
             return;
         }
-        if let Some(process) = driver.value.member(machine) {
+        // Another machine may have noticed it first, so that the process is no member any more.
+        if let Some(process) = driver.value.process_of(machine) {
             tracing::warn!(%machine, "a machine is lost (it failed, was killed, or its connection broke)");
             driver.may_live.insert(process);
             self.drive(|value, out| value.suspect(process, out));
@@ -235,9 +236,20 @@ impl Worker {
             self.drive(|value, out| value.gone(process, out));
         }
         while let Some(answer) = self.next_answer() {
+            if answer == Access::Nothing {
+                // It is stored before any region is.
+                self.control.fail(
+                    format!(
+                        "machine {}, which manages the configuration, was lost before it had stored the first one: start all machines again",
+                        self.membership.manager()
+                    ),
+                );
+                return;
+            }
             self.drive(|value, out| match answer {
                 Access::Read(read) => value.on_read(read, out),
                 Access::Stored(next, stored) => value.on_stored(&next, stored, out),
+                Access::Nothing => {}
             });
         }
         let now = self.now;

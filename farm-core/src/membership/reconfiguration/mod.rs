@@ -172,9 +172,14 @@ impl Reconfiguration {
         self.me
     }
 
-    /// Returns the process that a machine is in the newest configuration that this one knows; `None` if it is no member.
-    pub fn member(&self, machine: MachineId) -> Option<Process> {
-        self.known().member(machine).map(Member::process)
+    /// Returns the process of a machine that is a member of the newest configuration that this one knows, or that has left since the one
+    /// before.
+    pub fn process_of(&self, machine: MachineId) -> Option<Process> {
+        let known = self.known();
+        let left = known.expiring.iter().copied();
+        let mut left = left.filter(|left| left.machine == machine);
+        let member = known.member(machine).map(Member::process);
+        member.or_else(|| left.next_back())
     }
 
     /// Returns the newest configuration that is known here to be in effect.
