@@ -18,8 +18,14 @@ use crate::state::kv;
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// Returns the worker that owns a shard, by the address of its first bucket.
+///
+/// The shard of a machine that was lost has no other owner: nobody has counted its pairs.
 pub(crate) fn owner_of(worker: &Worker, first: Address, shard: u32) -> WorkerRef {
-    let machine = worker.machine_of(first.region());
+    let region = first.region();
+    let machine = match worker.store().has_moved(region) {
+        true => worker.store().placement().primary(region),
+        false => worker.machine_of(region),
+    };
     let mut machines = worker.machines().iter();
     let workers = machines.find(|one| one.0 == machine).map_or(1, |one| one.1);
     owner_on(machine, workers, shard)
@@ -75,7 +81,7 @@ pub(crate) fn propose(
                 "the numbers of the virtual ring and of the position are valid in a region id",
             );
             let with_room = || {
-                let replicas = placement.replicas(point, machines.len());
+                let replicas = placement.replicas(point, placement.machines());
                 replicas
                     .filter_map(|machine| machines.iter().position(|entry| entry.0 == machine))
                     .filter(|index| of_machine[*index] < most(machines[*index].1))

@@ -125,6 +125,11 @@ impl Manager {
         self.refused_catalog = None;
     }
 
+    /// Another configuration is being applied: nothing is stored, nor told, until [`Manager::rebase`].
+    pub(crate) fn fall_behind(&mut self) {
+        self.is_behind = true;
+    }
+
     /// Has recorded that all transactions of earlier configurations than this one are decided and applied on all replicas.
     pub(crate) fn record_recovered(&mut self, configuration: u64) {
         if self.configuration.version.id == configuration
@@ -210,7 +215,7 @@ impl Manager {
         }
         let stored = self.storing.as_ref().and_then(|_| self.writer.poll())?;
         let next = self.storing.take()?;
-        if next.change <= self.configuration.change {
+        if self.is_behind || next.change <= self.configuration.change {
             // A new configuration was made meanwhile. It has this change, if the store took it.
             return None;
         }

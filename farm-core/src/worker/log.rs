@@ -463,7 +463,10 @@ impl Worker {
         if let Some(log) = log {
             log.ring.free_noting(end, Some(note), &mut self.endpoint);
         }
-        drop_if_done(log);
+        // What was not taken from it is still to be drained.
+        if !self.membership.survives() {
+            drop_if_done(log);
+        }
     }
 
     /// Returns the log of this worker in the memory of its own machine, if commits are logged.

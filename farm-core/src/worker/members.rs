@@ -115,13 +115,13 @@ impl Worker {
         self.register(PROBE, Self::handle_probe);
         self.register_long(RECONFIGURATION, Self::handle_reconfiguration);
         self.register_long(APPLY, |worker, from, body| {
-            worker.take_own((from, body), Self::apply_here);
+            worker.take_own((from, body), Self::apply_soon);
         });
         self.register_long(APPLIED, |worker, from, body| {
             worker.take_own((from, body), Self::on_applied_by_one);
         });
         self.register_long(COMMIT, |worker, from, body| {
-            worker.take_own((from, body), Self::commit_here);
+            worker.take_own((from, body), Self::commit_soon);
         });
         self.register_long(RECOVERED, Self::handle_recovered);
         self.register_long(ALL_RECOVERED, Self::handle_all_recovered);
@@ -323,6 +323,9 @@ impl Worker {
         let id = configuration.version.id;
         tracing::info!(configuration = %configuration.version, "applying another configuration");
         self.store.apply(configuration);
+        if let Some(manager) = &mut self.recorder.manager {
+            manager.fall_behind();
+        }
         let others = self.other_own_workers();
         if let Some(driver) = &mut self.members.driver {
             driver.applying = Some((id, others.len() + 1));
@@ -330,11 +333,14 @@ impl Worker {
         for worker in others {
             self.send_long(worker, APPLY, id.to_le_bytes().into());
         }
-        // The value must not be asked while it gives actions.
-        self.defer(Cont::new(
-            |worker: &mut Worker, id: u64, ()| worker.apply_here(id),
-            id,
-        ));
+        self.apply_soon(id);
+    }
+
+    /// Applies a configuration on this worker, from the event loop: rings that are being polled must not go away meanwhile, and the
+    /// value must not be asked while it gives actions.
+    fn apply_soon(&mut self, id: u64) {
+        let apply = |worker: &mut Worker, id: u64, ()| worker.apply_here(id);
+        self.defer(Cont::new(apply, id));
     }
 
     /// Applies a configuration on this worker, unless a later one follows.
@@ -394,10 +400,13 @@ impl Worker {
         for worker in self.other_own_workers() {
             self.send_long(worker, COMMIT, id.to_le_bytes().into());
         }
-        self.defer(Cont::new(
-            |worker: &mut Worker, id: u64, ()| worker.commit_here(id),
-            id,
-        ));
+        self.commit_soon(id);
+    }
+
+    /// After [`Worker::apply_soon`] of the same configuration.
+    fn commit_soon(&mut self, id: u64) {
+        let commit = |worker: &mut Worker, id: u64, ()| worker.commit_here(id);
+        self.defer(Cont::new(commit, id));
     }
 
     fn commit_here(&mut self, id: u64) {

@@ -411,6 +411,11 @@ impl Worker {
         let memory = match self.endpoint.import(capability) {
             Ok(memory) => memory,
             // The machine was lost after it replied, and this worker has not noticed the loss yet.
+            // A capability of a lost primary may be taken for that of the next one.
+            Err(ImportError::Restarted { .. }) if self.survives() => {
+                self.store.remote().forget(id);
+                return self.region_lost(id, machine);
+            }
             Err(ImportError::NotConnected(machine)) => {
                 self.store.remote().forget(id);
                 return self.region_lost(id, machine);

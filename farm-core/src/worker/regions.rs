@@ -280,6 +280,15 @@ impl Worker {
             let why = format!("{} sent a RECORD_REGION that is malformed", request.from);
             return self.distrust(request.from.machine, why);
         };
+        // The next manager takes requests when its configuration is in effect, and names of machines that are lost when they are asked
+        // again.
+        let members: Vec<MachineId> = self.membership.storing().collect();
+        let are_members = replicas.all().iter().all(|one| members.contains(one));
+        let waits = self.survives() && (self.recorder.manager.is_none() || !are_members);
+        if waits {
+            marks::mark("region: asked again after a loss");
+            return self.reply(request, &[&[NOT_YET]]);
+        }
         let Some(manager) = &mut self.recorder.manager else {
             return self.reply(request, &[&[REFUSED]]);
         };
@@ -387,6 +396,15 @@ impl Worker {
             );
             return self.distrust(request.from.machine, why);
         };
+        let members: Vec<MachineId> = self.membership.storing().collect();
+        let are_members = |one: &(RegionId, Replicas)| {
+            one.1.all().iter().all(|replica| members.contains(replica))
+        };
+        if self.survives() && !regions.iter().all(are_members) {
+            // The configuration that this machine has applied since has these regions with other replicas.
+            marks::mark("region: told of replicas that are lost");
+            return self.reply(request, &[]);
+        }
         self.store.map().record(&regions);
         if let Some(catalog) = catalog {
             self.store.map().set_catalog(catalog);

@@ -143,6 +143,7 @@ pub const ALL: &[&str] = &[
     "recovery: the slot of an object is released",
     "recovery: values fetched from a backup",
     "region: another worker fetches the capability",
+    "region: asked again after a loss",
     "region: capability fetched",
     "region: capability waited for",
     "region: not recorded",

@@ -548,6 +548,10 @@ impl Coordinator {
     /// As [`Coordinator::keep_logged`], for a suspended commit: recovery also releases the slots of the own machine.
     pub(super) fn keep_recovered(&mut self) {
         let Self { plan, tx, .. } = self;
+        if tx.is_empty() {
+            // It was aborting, and has released what it may release.
+            return;
+        }
         let all = plan.participants.iter().enumerate();
         for (at, _) in all.filter(|(_, participant)| participant.asked) {
             for index in plan.of_participant(at) {
