@@ -120,6 +120,11 @@ impl WorkerRef {
         WorkerRef { machine, worker }
     }
 
+    /// Returns the first worker of a machine.
+    pub const fn first_of(machine: MachineId) -> WorkerRef {
+        Self::new(machine, WorkerId::FIRST)
+    }
+
     /// Returns the form that records and messages carry: the machine in the high half, the worker in the low half.
     pub const fn to_bits(self) -> u32 {
         ((self.machine.get() as u32) << 16) | self.worker.get() as u32

@@ -11,7 +11,7 @@
 
 use std::collections::BTreeSet;
 
-use farm_core::ids::{Address, MachineId, WorkerId, WorkerRef};
+use farm_core::ids::{Address, WorkerRef};
 use farm_core::membership::manager::Recorded;
 use farm_core::messaging::{MessageId, Request};
 use farm_core::worker::{Cont, Worker};
@@ -52,7 +52,7 @@ pub(crate) fn creator(worker: &Worker) -> WorkerRef {
         Some(root) => worker.machine_of(root.region()),
         None => worker.membership().manager(),
     };
-    WorkerRef::new(machine, WorkerId::FIRST)
+    WorkerRef::first_of(machine)
 }
 
 /// Has a table created. Returns false if the worker that was asked does not create tables: the caller looks up again.
@@ -251,9 +251,8 @@ async fn link(
 
 /// Has all shards of a table made, by all workers at the same time, each of which makes one shard after another.
 fn make_all(worker: &mut Worker, spec: TableSpec, cont: Cont<Result<Made, TxError>>) {
-    let members: Vec<MachineId> = worker.membership().storing().collect();
     let mut machines = worker.machines().to_vec();
-    machines.retain(|one| members.contains(&one.0));
+    machines.retain(|one| worker.membership().stores(one.0));
     let owners = propose(worker.store().placement(), &machines, spec.shards);
     let all: BTreeSet<WorkerRef> = owners.iter().copied().collect();
     let key = kv(worker).making.insert(Making {

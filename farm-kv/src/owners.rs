@@ -19,7 +19,7 @@ pub(crate) const LOOK_AGAIN: Duration = Duration::from_micros(100);
 
 /// Returns the worker that owns a shard, by the address of its first bucket.
 ///
-/// The shard of a machine that was lost has no other owner: nobody has counted its pairs.
+/// A machine that was lost stays the owner, and calls to it fail: no other worker knows how many pairs its shards have.
 pub(crate) fn owner_of(worker: &Worker, first: Address, shard: u32) -> WorkerRef {
     let region = first.region();
     let machine = match worker.store().has_moved(region) {

@@ -255,8 +255,6 @@ pub struct Capabilities {
     /// Whether object reads are valid regardless of their duration, because whole headers were
     /// compared. Otherwise their consistency relies on line versions, which wrap around.
     pub reads_of_any_age: bool,
-    /// Whether the end of a peer's process can be proved: see [`Endpoint::has_died`].
-    pub proves_death: bool,
     /// Scope in which atomics are atomic.
     pub atomics: AtomicScope,
     /// Largest inline write, in bytes.
@@ -501,7 +499,7 @@ impl Endpoint {
     }
 
     /// Returns whether a start of a peer, whose connection has ended, is proved to have ended: it performs no operation any more. A
-    /// peer that is stopped, or slow, has not. False if this backend [cannot prove it](Capabilities::proves_death).
+    /// peer that is stopped, or slow, has not. False on RDMA devices, where nothing proves it.
     pub fn has_died(&self, machine: MachineId, boot: u64) -> bool {
         dispatch!(self, e => e.has_died(machine, boot))
     }

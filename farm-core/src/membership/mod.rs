@@ -99,6 +99,11 @@ impl Membership {
         self.storing.iter().copied()
     }
 
+    /// Returns whether a machine stores regions.
+    pub fn stores(&self, machine: MachineId) -> bool {
+        self.storing.contains(&machine)
+    }
+
     /// Changes to another configuration.
     pub(crate) fn apply(&mut self, configuration: &Configuration) {
         let storing = configuration.members.iter().filter(|member| member.stores);
@@ -107,10 +112,10 @@ impl Membership {
     }
 
     /// Handles the end of the connection to a machine, and returns the reason to stop. If the machine stored nothing and left
-    /// in order, there is none: the cluster continues without it, in the same configuration. Nor is there one if the cluster survives the
-    /// loss.
+    /// in order, there is none: the cluster continues without it, in the same configuration. Nor does a loss stop a cluster that survives
+    /// it.
     pub fn departed(&mut self, machine: MachineId, how: Departure) -> Option<Stop> {
-        match (how, self.storing.contains(&machine)) {
+        match (how, self.stores(machine)) {
             (Departure::Lost, _) if self.survives => None,
             (Departure::Left, false) => None,
             (Departure::Left, true) => Some(Stop::Left(machine)),

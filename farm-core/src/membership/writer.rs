@@ -77,21 +77,67 @@ pub trait ConfigAccess: Send {
     /// Returns a writer to the same store.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why the store cannot be accessed.
     fn writer(&self) -> Result<Box<dyn ConfigWriter>, String>;
 }
 
 /// Opens the store of the configuration.
 pub type OpenStore = dyn Fn() -> Box<dyn ConfigStore> + Send + Sync;
 
+/// A thread that serves requests, one at a time. Dropping it waits for the request that it serves.
+#[derive(Debug)]
+struct Served<Q, A> {
+    /// `None` when the value is dropped, which ends the thread.
+    requests: Option<Sender<Q>>,
+    answers: Receiver<A>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<Q: Send + 'static, A: Send + 'static> Served<Q, A> {
+    fn start(
+        name: String,
+        mut serve: impl FnMut(Q) -> A + Send + 'static,
+    ) -> std::io::Result<Self> {
+        let (requests, requested) = mpsc::channel();
+        let (answer, answers) = mpsc::channel();
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            for request in requested {
+                if answer.send(serve(request)).is_err() {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self {
+            requests: Some(requests),
+            answers,
+            thread: Some(thread),
+        })
+    }
+
+    /// Has a request served. If the thread has panicked, there is no answer.
+    fn request(&self, request: Q) {
+        if let Some(thread) = &self.requests {
+            let _ = thread.send(request);
+        }
+    }
+}
+
+impl<Q, A> Drop for Served<Q, A> {
+    fn drop(&mut self) {
+        self.requests = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic of it was reported by the answers that do not come.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Accesses a [`ConfigStore`] by a thread of its own.
 pub struct AccessThread {
     name: String,
     open: Arc<OpenStore>,
-    /// `None` for a read. The sender is `None` when the value is dropped, which ends the thread.
-    requests: Option<Sender<Option<Arc<Configuration>>>>,
-    answers: Receiver<Access>,
-    thread: Option<JoinHandle<()>>,
+    /// Requests to store a configuration, or to read one: `None`.
+    thread: Served<Option<Arc<Configuration>>, Access>,
 }
 
 impl AccessThread {
@@ -100,60 +146,38 @@ impl AccessThread {
     /// # Errors
     /// The operating system's, if it refuses a thread.
     pub fn start(name: String, open: Arc<OpenStore>) -> std::io::Result<Self> {
-        let (requests, requested) = mpsc::channel::<Option<Arc<Configuration>>>();
-        let (answer, answers) = mpsc::channel();
         let mut store = open();
-        let thread = std::thread::Builder::new();
-        let thread = thread.name(name.clone()).spawn(move || {
-            for request in requested {
-                let done = match request {
-                    None => match store.read() {
-                        Ok(Some(newest)) => Access::Read(Ok(newest)),
-                        Ok(None) => Access::Nothing,
-                        Err(error) => Access::Read(Err(error.to_string())),
-                    },
-                    Some(next) => {
-                        let stored = match write(&mut *store, &next) {
-                            Ok(()) => Stored::Won,
-                            Err(WriteError::Lost) => Stored::Lost,
-                            Err(WriteError::Failed(why)) => Stored::Failed(why),
-                        };
-                        Access::Stored(next, stored)
-                    }
+        let thread = Served::start(name.clone(), move |request: Option<Arc<_>>| match request {
+            None => match store.read() {
+                Ok(Some(newest)) => Access::Read(Ok(newest)),
+                Ok(None) => Access::Nothing,
+                Err(error) => Access::Read(Err(error.to_string())),
+            },
+            Some(next) => {
+                let stored = match write(&mut *store, &next) {
+                    Ok(()) => Stored::Won,
+                    Err(WriteError::Lost) => Stored::Lost,
+                    Err(WriteError::Failed(why)) => Stored::Failed(why),
                 };
-                if answer.send(done).is_err() {
-                    return;
-                }
+                Access::Stored(next, stored)
             }
         })?;
-        Ok(Self {
-            name,
-            open,
-            requests: Some(requests),
-            answers,
-            thread: Some(thread),
-        })
-    }
-
-    fn request(&self, request: Option<Arc<Configuration>>) {
-        // If the thread has panicked, nothing answers, and the machine tries again after a time.
-        if let Some(thread) = &self.requests {
-            let _ = thread.send(request);
-        }
+        Ok(Self { name, open, thread })
     }
 }
 
 impl ConfigAccess for AccessThread {
     fn read(&mut self) {
-        self.request(None);
+        self.thread.request(None);
     }
 
     fn store(&mut self, next: Arc<Configuration>) {
-        self.request(Some(next));
+        self.thread.request(Some(next));
     }
 
+    // If the thread has panicked, the machine tries again after a time.
     fn poll(&mut self) -> Option<Access> {
-        self.answers.try_recv().ok()
+        self.thread.answers.try_recv().ok()
     }
 
     fn writer(&self) -> Result<Box<dyn ConfigWriter>, String> {
@@ -163,24 +187,9 @@ impl ConfigAccess for AccessThread {
     }
 }
 
-impl Drop for AccessThread {
-    fn drop(&mut self) {
-        self.requests = None;
-        if let Some(thread) = self.thread.take() {
-            // It ends after the request that it serves now.
-            let _ = thread.join();
-        }
-    }
-}
-
 /// Stores configurations in a [`ConfigStore`], by a thread of its own.
 #[derive(Debug)]
-pub struct StoreThread {
-    /// `None` when the value is dropped, which ends the thread.
-    to_store: Option<Sender<Box<Configuration>>>,
-    outcomes: Receiver<Result<(), WriteError>>,
-    thread: Option<JoinHandle<()>>,
-}
+pub struct StoreThread(Served<Box<Configuration>, Result<(), WriteError>>);
 
 impl StoreThread {
     /// Starts the thread.
@@ -188,20 +197,8 @@ impl StoreThread {
     /// # Errors
     /// The operating system's, if it refuses a thread.
     pub fn start(name: String, mut store: impl ConfigStore + 'static) -> std::io::Result<Self> {
-        let (to_store, configurations) = mpsc::channel::<Box<Configuration>>();
-        let (done, outcomes) = mpsc::channel();
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            for next in configurations {
-                if done.send(write(&mut store, &next)).is_err() {
-                    return;
-                }
-            }
-        })?;
-        Ok(Self {
-            to_store: Some(to_store),
-            outcomes,
-            thread: Some(thread),
-        })
+        let serve = move |next: Box<Configuration>| write(&mut store, &next);
+        Served::start(name, serve).map(Self)
     }
 }
 
@@ -225,28 +222,16 @@ fn write(store: &mut dyn ConfigStore, next: &Configuration) -> Result<(), WriteE
 impl ConfigWriter for StoreThread {
     fn begin(&mut self, next: Configuration) {
         // If the thread has panicked, `poll` reports it.
-        if let Some(thread) = &self.to_store {
-            let _ = thread.send(Box::new(next));
-        }
+        self.0.request(Box::new(next));
     }
 
     fn poll(&mut self) -> Option<Result<(), WriteError>> {
-        match self.outcomes.try_recv() {
+        match self.0.answers.try_recv() {
             Ok(outcome) => Some(outcome),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => Some(Err(WriteError::Failed(
                 "the thread of the store ended".into(),
             ))),
-        }
-    }
-}
-
-impl Drop for StoreThread {
-    fn drop(&mut self) {
-        self.to_store = None;
-        if let Some(thread) = self.thread.take() {
-            // It ends after the change that it makes now. A panic of it was reported by `poll`.
-            let _ = thread.join();
         }
     }
 }

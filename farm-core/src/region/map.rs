@@ -16,6 +16,7 @@ use arc_swap::ArcSwap;
 use crate::alloc::ring_distance;
 use crate::ids::{Address, MachineId, RegionId};
 use crate::limits::MAX_REPLICAS;
+use crate::membership::configuration::RegionReplicas;
 use crate::time::Nanos;
 
 /// The machines that store a region, the primary first.
@@ -48,6 +49,11 @@ impl Replicas {
             machines: [primary; MAX_REPLICAS],
             count: 1,
         }
+    }
+
+    /// Returns a region of a configuration and its machines.
+    pub fn recorded(region: &RegionReplicas) -> Option<(RegionId, Self)> {
+        Self::new(region.machines()).map(|replicas| (region.region, replicas))
     }
 
     /// Returns the primary.
@@ -156,7 +162,8 @@ impl RegionMap {
         });
     }
 
-    /// Replaces all regions by those of another configuration. Regions of this machine that it has are recorded.
+    /// Replaces all regions by those of another configuration. Regions of this machine that the
+    /// configuration has are recorded.
     pub(crate) fn replace(&self, regions: BTreeMap<RegionId, Replicas>) {
         let mut own = self.own();
         own.unrecorded

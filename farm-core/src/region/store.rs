@@ -19,7 +19,7 @@ use crate::alloc::{
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
-use crate::membership::configuration::{Configuration, Domain, RegionReplicas};
+use crate::membership::configuration::{Configuration, Domain};
 
 /// Why memory of a region could not be allocated.
 pub type AllocationError = Box<dyn std::error::Error + Send + Sync>;
@@ -200,12 +200,15 @@ impl Store {
         self.applied.load_full()
     }
 
+    /// As [`Store::applied`], if it is the configuration with this number, and not a later one.
+    pub fn applied_as(&self, id: u64) -> Option<Arc<Configuration>> {
+        self.applied().filter(|applied| applied.version.id == id)
+    }
+
     /// Changes to another configuration: its regions replace those that are known.
     pub(crate) fn apply(&self, configuration: Arc<Configuration>) {
-        let replicas = |region: &RegionReplicas| {
-            Replicas::new(region.machines()).map(|replicas| (region.region, replicas))
-        };
-        let regions = configuration.regions.iter().filter_map(replicas);
+        let regions = configuration.regions.iter();
+        let regions = regions.filter_map(Replicas::recorded);
         self.map.replace(regions.collect());
         if let Some(catalog) = configuration.catalog {
             self.map.set_catalog(catalog);

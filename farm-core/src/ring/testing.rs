@@ -97,7 +97,6 @@ impl<M: Target> Wire<M> {
                 max_outstanding_writes: 0,
                 reads_begin_at_poll: true,
                 reads_of_any_age: false,
-                proves_death: false,
             },
         }))
     }

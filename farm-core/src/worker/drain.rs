@@ -27,7 +27,7 @@ pub type Drainer<'a> = dyn FnMut(WorkerRef, Drained<'_>) + 'a;
 
 impl Worker {
     /// Takes no more records from logs, until they are [thawed](Worker::thaw_logs), and gives up all reservations of room in logs.
-    /// Nobody may release or use these later.
+    /// They must not be released or used later.
     pub fn freeze_logs(&mut self) {
         self.logs.frozen = true;
         self.logs.drop_reservations();
@@ -39,7 +39,7 @@ impl Worker {
     }
 
     /// Takes all records of earlier configurations from the logs that this worker polls, and from its own log, and frees them. `is_old`
-    /// tells of a record whether it is such a record. Logs of machines that have departed are removed.
+    /// tells by the body of a record whether it is such a record. Logs of machines that have departed are removed.
     ///
     /// # Errors
     /// Why a log cannot be read: its writer, or this worker, does not follow the protocol.
@@ -48,12 +48,10 @@ impl Worker {
     /// Unless the logs are frozen.
     pub fn drain_logs(
         &mut self,
-        is_old: fn(u16, &[u8], u64) -> bool,
-        configuration: u64,
+        is_old: &dyn Fn(&[u8]) -> bool,
         take: &mut Drainer<'_>,
     ) -> Result<(), String> {
         assert!(self.logs.frozen, "only frozen logs are drained");
-        let is_old = |record: &Record<'_>| is_old(record.message_id, record.body, configuration);
         let (logs, now) = (&mut self.logs, self.now);
         for (index, incoming) in logs.incoming.iter_mut().enumerate() {
             let Some(log) = incoming else { continue };
@@ -73,14 +71,14 @@ impl Worker {
                 let unread = (end > handled && !is_lost).then(|| unread(record, end));
                 take(from, Drained::Record(record, unread));
             };
-            drain(log, &mut self.endpoint, now, &is_old, &mut take)
+            drain(log, &mut self.endpoint, now, is_old, &mut take)
                 .map_err(|why| format!("the log of {from} cannot be drained: {why}"))?;
             incoming.take_if(|log| log.lost);
         }
         if let Some(own) = &mut logs.own {
             let records = own.records().map_err(|error| error.to_string())?;
             take(self.me, Drained::Note(own.note()));
-            let end = each(records, &is_old, &mut |_, record| {
+            let end = each(records, is_old, &mut |_, record| {
                 take(self.me, Drained::Record(record, None));
             });
             own.free(
@@ -113,7 +111,7 @@ fn drain(
     log: &mut IncomingLog,
     endpoint: &mut Endpoint,
     now: Nanos,
-    is_old: &dyn Fn(&Record<'_>) -> bool,
+    is_old: &dyn Fn(&[u8]) -> bool,
     take: &mut dyn FnMut(u64, &Record<'_>),
 ) -> Result<(), String> {
     let records = log.ring.records().map_err(|error| error.to_string())?;
@@ -132,12 +130,12 @@ fn drain(
 /// Passes all old records to `take`, with the positions after them. Returns the last of these.
 fn each(
     mut records: KeptRecords,
-    is_old: &dyn Fn(&Record<'_>) -> bool,
+    is_old: &dyn Fn(&[u8]) -> bool,
     take: &mut dyn FnMut(u64, &Record<'_>),
 ) -> Result<u64, String> {
     let mut end = records.position();
     while let Some((record, after)) = records.next_before().map_err(|error| error.to_string())? {
-        if !is_old(&record) {
+        if !is_old(record.body) {
             break;
         }
         end = after;

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::regions::{
     ASK_AGAIN, CATALOG_BYTES, CHANGES, DONE, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES,
-    encode_changes, first_worker,
+    encode_changes,
 };
 use super::{Cont, Worker};
 use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
@@ -76,7 +76,7 @@ impl Worker {
     /// Announces to a machine that joins that all workers of this machine are connected to it. To be called once, on the worker that
     /// was connected last.
     pub fn announce_linked(&mut self, machine: MachineId) {
-        if let Err(CallError::Busy) = self.send(first_worker(machine), LINKED, &[]) {
+        if let Err(CallError::Busy) = self.send(WorkerRef::first_of(machine), LINKED, &[]) {
             let again = |worker: &mut Worker, machine: u64, ()| {
                 if let Some(machine) = MachineId::new(machine as u16) {
                     worker.announce_linked(machine);
@@ -96,12 +96,8 @@ impl Worker {
         if !self.newcomers.has_regions || self.store.map().is_complete() {
             return;
         }
-        let has_gone = |machine: MachineId| {
-            let place = self.machine_place(machine);
-            place.is_ok_and(|place| !self.messaging.is_linked(place))
-        };
         let mut unlinked = self.newcomers.running.difference(&self.newcomers.linked);
-        let is_linked = unlinked.all(|machine| has_gone(*machine))
+        let is_linked = unlinked.all(|machine| !self.is_linked_to(*machine))
             || mutants::is_on("a machine works before all are connected to it");
         if is_linked {
             marks::mark("worker: machine joined");
@@ -114,12 +110,8 @@ impl Worker {
 
     /// Wakes the other workers of this machine. They may sleep although items wait in their inboxes.
     fn wake_own_workers(&mut self) {
-        let me = self.me;
-        let machine = self.machines().iter().find(|one| one.0 == me.machine);
-        for index in 0..machine.map_or(0, |own| own.1) {
-            if index != me.worker.index() {
-                self.wake_own(index, ());
-            }
+        for worker in self.other_own_workers() {
+            self.wake_own(worker.worker.index(), ());
         }
     }
 
@@ -144,7 +136,13 @@ impl Worker {
         let manager = self.membership.manager();
         let cont = ReplyCont::new(Self::on_join_reply, boot);
         let body = boot.to_le_bytes();
-        match self.call(first_worker(manager), JOIN, &[&body], REPLY_BYTES, cont) {
+        match self.call(
+            WorkerRef::first_of(manager),
+            JOIN,
+            &[&body],
+            REPLY_BYTES,
+            cont,
+        ) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::ask_to_join, boot)),
             Err(error) => self.cannot_join(&error.to_string()),
@@ -214,12 +212,9 @@ impl Worker {
     fn introduce(&mut self, machine: MachineId, boot: u64) {
         let known = self.recorder.manager.as_ref();
         let known = known.map_or(&[][..], |manager| &manager.configuration().regions);
-        let replicas = |region: &crate::membership::configuration::RegionReplicas| {
-            Replicas::new(region.machines()).map(|replicas| (region.region, replicas))
-        };
         let newcomer = Newcomer {
             boot,
-            untold: known.iter().filter_map(replicas).collect(),
+            untold: known.iter().filter_map(Replicas::recorded).collect(),
             under_way: 0,
         };
         self.newcomers.joining.insert(machine, newcomer);
@@ -245,7 +240,7 @@ impl Worker {
         encode_changes(&mut body, &Changes { regions, catalog });
         newcomer.under_way = count;
         let cont = ReplyCont::new(Self::on_newcomer_told, machine);
-        match self.call(first_worker(id), CHANGES, &[&body], 0, cont) {
+        match self.call(WorkerRef::first_of(id), CHANGES, &[&body], 0, cont) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::tell_newcomer, machine)),
             Err(_) => _ = self.newcomers.joining.remove(&id),

@@ -75,9 +75,7 @@ impl Worker {
             Leaving::Finishing(since) => self.finish_operations(since, now.since(since)),
             Leaving::Announcing(0, _) => {
                 self.leaving = Leaving::Left;
-                let workers = self.machines().iter();
-                let workers = workers.filter(|machine| machine.0 == self.me.machine);
-                self.control.worker_left(workers.map(|own| own.1).sum());
+                self.control.worker_left(self.own_workers().count());
             }
             Leaving::Announcing(left, since) if now.since(since) >= FINISH_PATIENCE => {
                 self.fail_to_leave(&format!("{left} machine(s) have not replied"));

@@ -78,6 +78,12 @@ impl Worker {
         Ok(())
     }
 
+    /// Returns whether this worker has rings to a machine of the cluster.
+    pub(super) fn is_linked_to(&self, machine: MachineId) -> bool {
+        let place = self.machine_place(machine);
+        place.is_ok_and(|place| self.messaging.is_linked(place))
+    }
+
     /// Handles the ends of connections that the fabric reports.
     pub(super) fn notice_departures(&mut self) {
         while let Some((machine, how)) = self.endpoint.take_broken() {

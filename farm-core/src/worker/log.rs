@@ -229,7 +229,7 @@ impl Logs {
 
     fn sender(&mut self, machine: usize, to: MachineId) -> Result<&mut LogSender, CallError> {
         let none = match to == self.machine {
-            true => CallError::NoWorker(WorkerRef::new(to, WorkerId::FIRST)),
+            true => CallError::NoWorker(WorkerRef::first_of(to)),
             false => CallError::PeerLost(to),
         };
         self.out[machine].as_mut().ok_or(none)
@@ -409,7 +409,7 @@ impl Worker {
         let machines = self.machines();
         machines
             .binary_search_by_key(&machine, |entry| entry.0)
-            .map_err(|_| CallError::NoWorker(WorkerRef::new(machine, WorkerId::FIRST)))
+            .map_err(|_| CallError::NoWorker(WorkerRef::first_of(machine)))
     }
 
     /// Registers a continuation for the reply of worker `from` to something other than a message, such as a log record.

@@ -13,7 +13,6 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::regions::first_worker;
 use super::{Cont, Worker};
 use crate::fabric::Departure;
 use crate::ids::{MachineId, WorkerId, WorkerRef};
@@ -77,7 +76,7 @@ struct Driver {
     store: Box<dyn ConfigAccess>,
     /// The configuration that is being applied, and the number of own workers that have not.
     applying: Option<(u64, usize)>,
-    /// Processes whose connections have ended, and that may not have.
+    /// Processes that may run although their connections have ended.
     may_live: BTreeSet<Process>,
     /// Whether the timer of the next look is set.
     looks: bool,
@@ -182,7 +181,7 @@ impl Worker {
                 more.extend(out);
             }
             Action::Send(to, message) => match message.encode() {
-                Ok(bytes) => self.send_long(first_worker(to), RECONFIGURATION, bytes),
+                Ok(bytes) => self.send_long(WorkerRef::first_of(to), RECONFIGURATION, bytes),
                 Err(error) => self.control.fail(format!(
                     "a message about the next configuration cannot be encoded: {error}"
                 )),
@@ -236,21 +235,20 @@ impl Worker {
             self.drive(|value, out| value.gone(process, out));
         }
         while let Some(answer) = self.next_answer() {
-            if answer == Access::Nothing {
+            match answer {
+                Access::Read(read) => self.drive(|value, out| value.on_read(read, out)),
+                Access::Stored(next, stored) => {
+                    self.drive(|value, out| value.on_stored(&next, stored, out));
+                }
                 // It is stored before any region is.
-                self.control.fail(
-                    format!(
-                        "machine {}, which manages the configuration, was lost before it had stored the first one: start all machines again",
-                        self.membership.manager()
-                    ),
-                );
-                return;
+                Access::Nothing => {
+                    let manager = self.membership.manager();
+                    return self.control.fail(format!(
+                        "machine {manager}, which manages the configuration, was lost before it had stored the first one: start all \
+                         machines again"
+                    ));
+                }
             }
-            self.drive(|value, out| match answer {
-                Access::Read(read) => value.on_read(read, out),
-                Access::Stored(next, stored) => value.on_stored(&next, stored, out),
-                Access::Nothing => {}
-            });
         }
         let now = self.now;
         if let Some(driver) = &mut self.members.driver
@@ -268,7 +266,7 @@ impl Worker {
 
     fn probe(&mut self, machine: MachineId) {
         let cont = ReplyCont::new(Self::on_probe_reply, u64::from(machine.get()));
-        match self.call(first_worker(machine), PROBE, &[], BOOT_BYTES, cont) {
+        match self.call(WorkerRef::first_of(machine), PROBE, &[], BOOT_BYTES, cont) {
             Ok(()) => {}
             Err(CallError::Busy) => {
                 let again = |worker: &mut Worker, machine: u64, ()| {
@@ -345,13 +343,13 @@ impl Worker {
 
     /// Applies a configuration on this worker, unless a later one follows.
     fn apply_here(&mut self, id: u64) {
-        let applied = self.store.applied();
-        let Some(configuration) = applied.filter(|applied| applied.version.id == id) else {
+        let Some(configuration) = self.store.applied_as(id) else {
             return;
         };
         let is_member = |machine: MachineId| configuration.member(machine).is_some();
-        let others: Vec<MachineId> = self.machines().iter().map(|machine| machine.0).collect();
-        for machine in others.into_iter().filter(|machine| !is_member(*machine)) {
+        let machines = self.machines().iter().map(|machine| machine.0);
+        let left = machines.filter(|machine| !is_member(*machine) && self.is_linked_to(*machine));
+        for machine in left.collect::<Vec<_>>() {
             self.endpoint.close(machine);
             self.unlink(machine);
         }
@@ -366,7 +364,7 @@ impl Worker {
         match self.me.worker == WorkerId::FIRST {
             true => self.on_applied_by_one(id),
             false => self.send_long(
-                first_worker(self.me.machine),
+                WorkerRef::first_of(self.me.machine),
                 APPLIED,
                 id.to_le_bytes().into(),
             ),
@@ -410,8 +408,7 @@ impl Worker {
     }
 
     fn commit_here(&mut self, id: u64) {
-        let applied = self.store.applied();
-        let Some(configuration) = applied.filter(|applied| applied.version.id == id) else {
+        let Some(configuration) = self.store.applied_as(id) else {
             return;
         };
         for hook in 0..self.members.hooks.len() {
@@ -419,7 +416,7 @@ impl Worker {
         }
     }
 
-    /// Becomes or stays the manager of a configuration, or is it no longer.
+    /// Begins, continues or ends to run the manager, as a configuration says.
     fn manage_next(&mut self, configuration: &Configuration) {
         if configuration.manager != self.me.machine {
             self.recorder.manager = None;
@@ -446,7 +443,11 @@ impl Worker {
     /// Reports that this machine has recovered in the configuration with this number. To be called on the first worker.
     pub fn report_recovered(&mut self, id: u64) {
         let manager = self.membership.manager();
-        self.send_long(first_worker(manager), RECOVERED, id.to_le_bytes().into());
+        self.send_long(
+            WorkerRef::first_of(manager),
+            RECOVERED,
+            id.to_le_bytes().into(),
+        );
     }
 
     fn handle_recovered(&mut self, from: WorkerRef, body: &[u8]) {
@@ -474,7 +475,11 @@ impl Worker {
         }
         self.manage_soon();
         for member in &configuration.members {
-            self.send_long(first_worker(member.machine), ALL_RECOVERED, body.into());
+            self.send_long(
+                WorkerRef::first_of(member.machine),
+                ALL_RECOVERED,
+                body.into(),
+            );
         }
     }
 
@@ -485,19 +490,6 @@ impl Worker {
         for hook in 0..self.members.hooks.len() {
             (self.members.hooks[hook].forget)(self, id);
         }
-    }
-
-    /// Returns the workers of this machine, ascending.
-    pub fn own_workers(&self) -> impl Iterator<Item = WorkerRef> + use<> {
-        let me = self.me.machine;
-        let own = self.machines().iter().find(|machine| machine.0 == me);
-        let workers = (0..own.map_or(0, |own| own.1)).filter_map(|at| WorkerId::new(at as u16));
-        workers.map(move |worker| WorkerRef::new(me, worker))
-    }
-
-    fn other_own_workers(&self) -> Vec<WorkerRef> {
-        let me = self.me;
-        self.own_workers().filter(|one| *one != me).collect()
     }
 
     /// Handles a message of another worker of this machine.

@@ -149,8 +149,8 @@ impl Worker {
         Some(self.regions.record(region, Access::Local(memory)))
     }
 
-    /// Serves a region of which this machine is the primary, as one that was lost may have been before. Returns false if this machine has no
-    /// copy of it.
+    /// Serves a region of which this machine is the primary, or has become the primary after a loss. Returns false if this machine has
+    /// no copy of it.
     pub fn serve_region(&mut self, region: RegionId) -> bool {
         self.store.promote(region)
     }
@@ -313,10 +313,7 @@ impl Worker {
         let id = RegionId::from_bits(region as u32)
             .expect("the context of this continuation is the id of a region");
         let machine = self.machine_of(id);
-        let to = WorkerRef {
-            machine,
-            worker: WorkerId::FIRST,
-        };
+        let to = WorkerRef::first_of(machine);
         let cont = ReplyCont::new(Self::handle_capability_reply, region);
         let body = id.to_bits().to_le_bytes();
         match self.call(to, REGION_CAPABILITY, &[&body], CAPABILITY_BYTES, cont) {

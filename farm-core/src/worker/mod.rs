@@ -57,7 +57,7 @@ use crate::alloc::BlockTable;
 use crate::config::TransactionsConfig;
 use crate::control::Control;
 use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status, Wake};
-use crate::ids::{MachineId, RegionId, WorkerRef};
+use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
 use crate::membership::Membership;
 use crate::membership::manager::Manager;
 use crate::messaging::{
@@ -272,6 +272,20 @@ impl Worker {
     /// Returns the machines of the cluster, ascending, each with its number of workers.
     pub fn machines(&self) -> &[(MachineId, usize)] {
         self.messaging.machines()
+    }
+
+    /// Returns the workers of this machine, ascending.
+    pub fn own_workers(&self) -> impl Iterator<Item = WorkerRef> + use<> {
+        let me = self.me.machine;
+        let own = self.machines().iter().find(|machine| machine.0 == me);
+        let workers = (0..own.map_or(0, |own| own.1)).filter_map(|at| WorkerId::new(at as u16));
+        workers.map(move |worker| WorkerRef::new(me, worker))
+    }
+
+    /// Returns the other workers of this machine, ascending.
+    fn other_own_workers(&self) -> Vec<WorkerRef> {
+        let me = self.me;
+        self.own_workers().filter(|one| *one != me).collect()
     }
 
     /// Returns the configuration of the transaction layer.

@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Cont, Worker};
-use crate::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
+use crate::ids::{Address, MachineId, RegionId, WorkerRef};
 use crate::marks;
 use crate::membership::configuration::Configuration;
 use crate::membership::manager::{Changes, Duty, Manager, Recorded};
@@ -132,9 +132,10 @@ impl Worker {
     #[inline]
     pub(super) fn record_new_regions(&mut self) {
         while let Some(region) = self.store.map().take_new() {
-            let members: Vec<MachineId> = self.membership.storing().collect();
             let proposed = self.store.propose_backups(region);
-            let proposed = proposed.filter(|one| members.contains(one)).collect();
+            let proposed = proposed
+                .filter(|one| self.membership.stores(*one))
+                .collect();
             self.recorder.asked.push(Asked {
                 region,
                 ready: Vec::new(),
@@ -198,7 +199,7 @@ impl Worker {
                 (manager, RECORD_REGION, cont)
             }
         };
-        match self.call(first_worker(to), id, &[&body], REPLY_BYTES, cont) {
+        match self.call(WorkerRef::first_of(to), id, &[&body], REPLY_BYTES, cont) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::ask_to_record, context)),
             Err(error) => self.asked_the_lost(context, &error),
@@ -282,9 +283,8 @@ impl Worker {
         };
         // The next manager takes requests when its configuration is in effect, and names of machines that are lost when they are asked
         // again.
-        let members: Vec<MachineId> = self.membership.storing().collect();
-        let are_members = replicas.all().iter().all(|one| members.contains(one));
-        let waits = self.survives() && (self.recorder.manager.is_none() || !are_members);
+        let waits =
+            self.survives() && (self.recorder.manager.is_none() || !self.are_members(&replicas));
         if waits {
             marks::mark("region: asked again after a loss");
             return self.reply(request, &[&[NOT_YET]]);
@@ -302,6 +302,12 @@ impl Worker {
         };
         self.reply(request, &[&[code]]);
         self.manage();
+    }
+
+    /// Returns whether all replicas are on members that store regions.
+    fn are_members(&self, replicas: &Replicas) -> bool {
+        let mut machines = replicas.all().iter();
+        machines.all(|machine| self.membership.stores(*machine))
     }
 
     /// Returns whether this worker runs the manager of the configuration.
@@ -361,7 +367,7 @@ impl Worker {
         let id = id.expect("the context of this continuation is the id of a machine");
         let body = std::mem::take(&mut self.recorder.told);
         let cont = ReplyCont::new(Self::on_told, machine);
-        let called = self.call(first_worker(id), CHANGES, &[&body], 0, cont);
+        let called = self.call(WorkerRef::first_of(id), CHANGES, &[&body], 0, cont);
         self.recorder.told = body;
         match called {
             Ok(()) => {}
@@ -396,11 +402,7 @@ impl Worker {
             );
             return self.distrust(request.from.machine, why);
         };
-        let members: Vec<MachineId> = self.membership.storing().collect();
-        let are_members = |one: &(RegionId, Replicas)| {
-            one.1.all().iter().all(|replica| members.contains(replica))
-        };
-        if self.survives() && !regions.iter().all(are_members) {
+        if self.survives() && !regions.iter().all(|one| self.are_members(&one.1)) {
             // The configuration that this machine has applied since has these regions with other replicas.
             marks::mark("region: told of replicas that are lost");
             return self.reply(request, &[]);
@@ -415,10 +417,6 @@ impl Worker {
 
 fn is(region: RegionId, context: u64) -> bool {
     u64::from(region.to_bits()) == context
-}
-
-pub(super) fn first_worker(machine: MachineId) -> WorkerRef {
-    WorkerRef::new(machine, WorkerId::FIRST)
 }
 
 fn encode(out: &mut Vec<u8>, region: RegionId, replicas: Replicas) {

@@ -108,7 +108,7 @@ impl ClusterLimits {
         self.per_machine_bytes *= 2;
     }
 
-    /// Lets the cluster go on without machines that are killed: one, or two if every fourth machine exists.
+    /// Lets the cluster go on without machines that are killed: one of three, or two of four.
     pub fn survive(&mut self, seed: u64) {
         self.survives = true;
         self.without_memory = 0;

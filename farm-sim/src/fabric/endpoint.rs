@@ -87,7 +87,6 @@ impl SimEndpoint {
                 ordered_placement: config.odds.as_ref().is_none_or(|odds| odds.places_in_order),
                 reads_begin_at_poll: false,
                 reads_of_any_age: false,
-                proves_death: true,
                 atomics: AtomicScope::Device,
                 max_inline_bytes: config.max_inline_bytes,
                 max_outstanding_reads: config.most_outstanding,

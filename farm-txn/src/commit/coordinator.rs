@@ -545,27 +545,23 @@ impl Coordinator {
         self.sequence != 0 && self.step != Step::Backup && all_know && !self.suspended
     }
 
-    /// As [`Coordinator::keep_logged`], for a suspended commit: recovery also releases the slots of the own machine.
-    pub(super) fn keep_recovered(&mut self) {
-        let Self { plan, tx, .. } = self;
+    /// Excludes the new objects that a LOCK record names from what an abort releases: their primary releases them when it
+    /// aborts. Recovery, which decides suspended commits, also does so on the own machine.
+    pub(super) fn keep_logged(&mut self) {
+        let Self {
+            plan,
+            tx,
+            suspended,
+            ..
+        } = self;
         if tx.is_empty() {
-            // It was aborting, and has released what it may release.
+            // It was aborting when it was suspended, and has released what it may.
             return;
         }
         let all = plan.participants.iter().enumerate();
-        for (at, _) in all.filter(|(_, participant)| participant.asked) {
-            for index in plan.of_participant(at) {
-                tx.entries[*index as usize].intent = Intent::Read;
-            }
-        }
-    }
-
-    /// Excludes the new objects that a LOCK record names from [`Action::ReleaseNew`]: their primary releases them when it
-    /// aborts.
-    pub(super) fn keep_logged(&mut self) {
-        let Self { plan, tx, .. } = self;
-        let all = plan.participants.iter().enumerate();
-        for (at, _) in all.filter(|(_, participant)| participant.asked && !participant.is_own) {
+        let is_kept =
+            |participant: &Participant| participant.asked && (*suspended || !participant.is_own);
+        for (at, _) in all.filter(|(_, participant)| is_kept(participant)) {
             for index in plan.of_participant(at) {
                 tx.entries[*index as usize].intent = Intent::Read;
             }

@@ -16,7 +16,7 @@ use super::primary::LogState;
 use super::reserve::{leave_queues, release_reserved, wake};
 use super::serve::refuse;
 use crate::layer::transactions;
-use crate::record::{self, Record, TxId};
+use crate::record::{self, TxId};
 use crate::recovery::Decision;
 use crate::recovery::drained::{DrainedLogs, DrainedRecord};
 
@@ -80,7 +80,9 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
     let mut found = DrainedLogs::new(configuration);
     note_ended(worker, since, &mut found);
     let mut unread = Vec::new();
-    worker.drain_logs(is_old, configuration, &mut |writer, drained| {
+    // A record that is too short for a configuration is found when it is decoded.
+    let is_old = |body: &[u8]| record::configuration(body).is_none_or(|of| of < configuration);
+    worker.drain_logs(&is_old, &mut |writer, drained| {
         match drained {
             Drained::Note(low) => found.notes.push(((since, writer), low)),
             Drained::Record(record, at) => {
@@ -98,12 +100,8 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
         found.records.clear();
     }
     for (at, index) in unread {
-        let Some(DrainedRecord { kind, body, .. }) = found.records.get(index) else {
-            continue;
-        };
-        if let Some(id) = id_of(&found.records[index])
-            && let Ok(record) = Record::decode(*kind, id, body)
-        {
+        let record = found.records.get(index);
+        if let Some(Ok((_, record))) = record.map(DrainedRecord::decode) {
             refuse(worker, at, &record);
         }
     }
@@ -126,20 +124,6 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
         found.suspended.push((id, regions.collect()));
     }
     Ok(found)
-}
-
-fn is_old(_kind: u16, body: &[u8], configuration: u64) -> bool {
-    // A record that is too short for a configuration is found when it is decoded.
-    record::configuration(body).is_none_or(|of| of < configuration)
-}
-
-/// Returns the number of the transaction of a record.
-pub(crate) fn id_of(record: &DrainedRecord) -> Option<TxId> {
-    Some(TxId {
-        configuration: record::configuration(&record.body)?,
-        coordinator: record.writer,
-        sequence: record.sequence,
-    })
 }
 
 /// Notes how far transactions are at this worker's primaries.
@@ -186,7 +170,7 @@ pub(crate) fn decide(worker: &mut Worker, id: TxId, decision: Decision) {
     };
     if decision == Decision::Abort {
         marks::mark("commit: a suspended one was aborted");
-        commit.keep_recovered();
+        commit.keep_logged();
         commit.tx.abort(worker);
     } else {
         marks::mark("commit: a suspended one was committed");

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use farm_core::ids::{RegionId, WorkerRef};
 use serde::{Deserialize, Serialize};
 
-use super::{Coordinator, Drain, LowBounds, Undecided};
-use crate::record::{Kind, Record, RecordError, TxId};
+use super::{Coordinator, Drain, LowBounds};
+use crate::record::{self, Kind, Lock, Record, RecordError, TxId};
 
 /// A record of a log.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -16,6 +16,21 @@ pub(crate) struct DrainedRecord {
     /// Number of its transaction.
     pub(crate) sequence: u64,
     pub(crate) body: Vec<u8>,
+}
+
+impl DrainedRecord {
+    /// Returns the number of the transaction, and the record.
+    ///
+    /// # Errors
+    /// [`RecordError`] if the record is damaged.
+    pub(crate) fn decode(&self) -> Result<(TxId, Record<'_>), RecordError> {
+        let id = TxId {
+            configuration: record::configuration(&self.body).ok_or(RecordError::Length)?,
+            coordinator: self.writer,
+            sequence: self.sequence,
+        };
+        Ok((id, Record::decode(self.kind, id, &self.body)?))
+    }
 }
 
 /// What a worker has found in its logs.
@@ -28,11 +43,11 @@ pub(crate) struct DrainedLogs {
     /// Records, those of each log in order.
     pub(crate) records: Vec<DrainedRecord>,
     /// Transactions that have ended at the primaries on this machine,
-    pub(crate) ended: Vec<TxId>,
+    pub(crate) ended: BTreeSet<TxId>,
     /// and low bounds of coordinators, below which all have.
     pub(crate) ended_below: LowBounds,
     /// Transactions that hold locks at the primaries on this machine.
-    pub(crate) holding: Vec<TxId>,
+    pub(crate) holding: BTreeSet<TxId>,
     /// Commits of the worker that it has suspended, with the regions that they write.
     pub(crate) suspended: Vec<(TxId, BTreeSet<RegionId>)>,
 }
@@ -44,9 +59,9 @@ impl DrainedLogs {
             configuration,
             notes: Vec::new(),
             records: Vec::new(),
-            ended: Vec::new(),
+            ended: BTreeSet::new(),
             ended_below: LowBounds::default(),
-            holding: Vec::new(),
+            holding: BTreeSet::new(),
             suspended: Vec::new(),
         }
     }
@@ -68,31 +83,18 @@ impl DrainedLogs {
     pub(crate) fn add_to(
         &self,
         drain: &mut Drain,
-        mut locks: impl FnMut(TxId, &crate::record::Lock<'_>),
+        mut locks: impl FnMut(TxId, &Lock<'_>),
     ) -> Result<(), RecordError> {
         for (coordinator, low) in &self.notes {
             drain.add_low(*coordinator, *low);
         }
         for record in &self.records {
-            let configuration = crate::record::configuration(&record.body);
-            let id = TxId {
-                configuration: configuration.ok_or(RecordError::Length)?,
-                coordinator: record.writer,
-                sequence: record.sequence,
-            };
-            let decoded = Record::decode(record.kind, id, &record.body)?;
+            let (id, decoded) = record.decode()?;
             if decoded.kind == Kind::Lock {
                 locks(id, &decoded.lock()?);
             }
             drain.add(id, &decoded, &record.body)?;
         }
         Ok(())
-    }
-
-    /// Adds the commits of the worker that it has suspended.
-    pub(crate) fn add_suspended(&self, to: &mut Undecided) {
-        for (id, regions) in &self.suspended {
-            to.add_tx(*id, regions.iter().copied());
-        }
     }
 }

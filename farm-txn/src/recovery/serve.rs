@@ -32,8 +32,8 @@ pub(crate) struct Recovering {
     /// Messages that came before the first recovery of this machine began.
     early: Vec<(MachineId, u64, Message)>,
     drain: Drain,
-    /// Suspended commits of the workers that have drained their logs.
-    suspended: Vec<DrainedLogs>,
+    /// Suspended commits of the workers that have drained their logs, with the regions that they write.
+    suspended: Vec<(TxId, BTreeSet<RegionId>)>,
     /// The configuration for which logs are being drained, and the workers that have not.
     draining: Option<(u64, BTreeSet<WorkerRef>)>,
     /// The blocks of the replicas of this machine.
@@ -66,7 +66,7 @@ pub(crate) fn attach(worker: &mut Worker) {
 }
 
 fn first(worker: &Worker) -> WorkerRef {
-    WorkerRef::new(worker.me().machine, WorkerId::FIRST)
+    WorkerRef::first_of(worker.me().machine)
 }
 
 /// Drains the logs of this worker.
@@ -98,20 +98,15 @@ fn on_drained(worker: &mut Worker, from: WorkerRef, drained: DrainedLogs) {
     let id = drained.configuration;
     let workers = worker.own_workers();
     let state = &mut transactions(worker).recovering;
-    let ended: BTreeSet<TxId> = drained.ended.iter().copied().collect();
-    let holding: BTreeSet<TxId> = drained.holding.iter().copied().collect();
     let Recovering {
         drain, open_slots, ..
     } = state;
     let added = drained.add_to(drain, |id, lock| {
-        if !ended.contains(&id) && !drained.ended_below.have_passed(id) {
-            note_slots(open_slots, lock, holding.contains(&id));
+        if !drained.ended.contains(&id) && !drained.ended_below.have_passed(id) {
+            note_slots(open_slots, lock, drained.holding.contains(&id));
         }
     });
-    state.suspended.push(DrainedLogs {
-        records: Vec::new(),
-        ..drained
-    });
+    state.suspended.extend(drained.suspended);
     if state.draining.as_ref().is_none_or(|(of, _)| *of < id) {
         state.draining = Some((id, workers.collect()));
     }
@@ -148,9 +143,7 @@ fn note_slots(slots: &mut BTreeMap<Address, SizeClass>, lock: &Lock<'_>, holds: 
 }
 
 fn roles(worker: &Worker, configuration: &Configuration) -> Roles {
-    let replicas = |region: &farm_core::membership::configuration::RegionReplicas| {
-        Replicas::new(region.machines()).map(|replicas| (region.region, replicas))
-    };
+    let regions = configuration.regions.iter();
     Roles {
         configuration: configuration.version.id,
         recovered: configuration.recovered,
@@ -160,14 +153,13 @@ fn roles(worker: &Worker, configuration: &Configuration) -> Roles {
             .iter()
             .map(|one| one.machine)
             .collect(),
-        regions: configuration.regions.iter().filter_map(replicas).collect(),
+        regions: regions.filter_map(Replicas::recorded).collect(),
     }
 }
 
 /// Begins the recovery of this machine in a configuration.
 fn begin(worker: &mut Worker, id: u64) {
-    let configuration = worker.store().applied();
-    let Some(configuration) = configuration.filter(|applied| applied.version.id == id) else {
+    let Some(configuration) = worker.store().applied_as(id) else {
         // A later one is being applied: it drains again.
         return;
     };
@@ -184,7 +176,9 @@ fn begin(worker: &mut Worker, id: u64) {
     let mut ended = Vec::new();
     let gather = |known: Undecided| {
         let (mut all, over) = drain.finish(known);
-        suspended.iter().for_each(|one| one.add_suspended(&mut all));
+        for (id, regions) in suspended {
+            all.add_tx(id, regions);
+        }
         ended = over;
         all
     };
@@ -318,7 +312,7 @@ fn perform_one(worker: &mut Worker, step: Step, more: &mut VecDeque<Step>) -> Re
             handled.map_err(|error| error.to_string())
         }
         Step::Send(to, message) => {
-            let to = WorkerRef::new(to, WorkerId::FIRST);
+            let to = WorkerRef::first_of(to);
             worker.send_long(to, RECOVERY, message.encode(configuration));
             Ok(())
         }

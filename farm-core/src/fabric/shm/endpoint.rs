@@ -88,7 +88,6 @@ impl ShmEndpoint {
                 ordered_placement: true,
                 reads_begin_at_poll: true,
                 reads_of_any_age: false,
-                proves_death: true,
                 atomics: AtomicScope::Global,
                 max_inline_bytes: MAX_INLINE_BYTES,
                 max_outstanding_reads: most,

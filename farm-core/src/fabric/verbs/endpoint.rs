@@ -177,7 +177,6 @@ impl VerbsEndpoint {
                 ordered_placement: shared.lands_in_order(),
                 reads_begin_at_poll: false,
                 reads_of_any_age: !whole_lines,
-                proves_death: false,
                 atomics: shared.device.atomic_scope(),
                 max_inline_bytes: shared.inline_bytes(),
                 max_outstanding_reads: most,

@@ -232,7 +232,7 @@ impl EpochBarrier {
         if self.me.worker == WorkerId::FIRST {
             return self.on_shortage_report(now);
         }
-        let first = WorkerRef::new(self.me.machine, WorkerId::FIRST);
+        let first = WorkerRef::first_of(self.me.machine);
         self.actions.push_back(Action::ReportShortage(first));
     }
 
@@ -400,7 +400,7 @@ impl EpochBarrier {
                 }));
             } else if matches!(purpose, Purpose::Change(_)) {
                 self.actions.push_back(Action::Send(Message {
-                    to: WorkerRef::new(machine, WorkerId::FIRST),
+                    to: WorkerRef::first_of(machine),
                     kind: Kind::EndEpochs,
                     number,
                 }));
