@@ -5,7 +5,7 @@
 #![no_main]
 
 use farm_core::ids::WorkerRef;
-use farm_txn::record::{FIXED_CONFIGURATION, Kind, Record, RecordError, TxId};
+use farm_txn::record::{FIRST_CONFIGURATION, Kind, Record, RecordError, TxId};
 use libfuzzer_sys::fuzz_target;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let (kind, sequence) = (u16::from(*kind), u64::from_le_bytes(*sequence));
     let id = TxId {
-        configuration: FIXED_CONFIGURATION,
+        configuration: FIRST_CONFIGURATION,
         coordinator: WorkerRef::from_bits(COORDINATOR).expect("a valid worker"),
         sequence,
     };
@@ -48,7 +48,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         Err(RecordError::Configuration { found, .. }) => {
             assert!(unchecked.is_ok_and(|record| record.configuration == found));
-            assert_ne!(found, FIXED_CONFIGURATION);
+            assert_ne!(found, FIRST_CONFIGURATION);
         }
         // All other checks are also made by `decode_unchecked`.
         Err(error) => assert_eq!(unchecked.err(), Some(error)),
