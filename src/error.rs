@@ -172,6 +172,7 @@ fn of_table(error: &KvError) -> Kind {
         | KvError::Memory { .. }
         | KvError::TooLarge { .. } => Kind::Full,
         KvError::PeerLost(_) | KvError::Catalog(_) => Kind::Lost,
+        KvError::InDoubt(_) => Kind::Unknown,
         KvError::Damaged(_) => Kind::Damaged,
         KvError::NotOpen(_) => Kind::NotFound,
         KvError::KeyLength { .. } | KvError::ValueLength { .. } | KvError::Spec(_) => Kind::Invalid,

@@ -107,7 +107,7 @@ pub struct TableStatus {
     pub key_bytes: u64,
     /// Bytes of a value.
     pub value_bytes: u64,
-    /// Number of pairs in the shards of this machine.
+    /// Number of pairs in the shards of this machine; an estimate if the table is large.
     pub pairs: u64,
     /// Number of slots in the buckets of these shards.
     pub slots: u64,

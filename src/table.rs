@@ -141,8 +141,8 @@ impl<K: Key, V: Value> Table<K, V> {
         look_up_many(at.site(), &self.spec, keys).await
     }
 
-    /// Returns the number of pairs. Each owner of shards counts its own at a moment of its own; pairs that a transaction has
-    /// inserted or removed are counted a short time after its commit.
+    /// Returns the number of pairs. The workers that own the shards read all buckets, each at a moment of its own: the number is exact if
+    /// nothing changes the table meanwhile.
     ///
     /// # Errors
     /// [`Kind::Lost`], [`Kind::Stopped`].
@@ -175,7 +175,8 @@ impl<K: Key, V: Value> Table<K, V> {
     /// Inserts a pair. Returns `false` if the table has the key: then nothing changes.
     ///
     /// # Errors
-    /// As [`Table::get`]; [`Kind::Full`]. Alone, [`Kind::Lost`] leaves it open whether the change took effect.
+    /// As [`Table::get`]; [`Kind::Full`]. Alone also [`Kind::Unknown`]: the machine that was asked for the change is lost, and may have
+    /// made it.
     pub async fn insert(&self, at: impl Access, key: K, value: V) -> Result<bool> {
         let changed = self.change(at, key, ChangeKind::Insert, value).await?;
         Ok(changed == Changed::Inserted)

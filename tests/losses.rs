@@ -15,6 +15,8 @@ const MACHINES: u16 = 3;
 /// Number of accounts that each machine creates, after those that count the transfers of its loops.
 const ACCOUNTS: usize = 8;
 const LOOPS: usize = 4;
+/// Number of keys that each loop changes.
+const KEYS: u64 = 5;
 const EACH: i64 = 1000;
 /// Longest time of everything.
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -60,6 +62,11 @@ impl Dir {
     /// Returns the file of the numbers of reported transfers of a machine's loops.
     fn reported(&self, machine: u16) -> PathBuf {
         self.path(&format!("reported-{machine}"))
+    }
+
+    /// Returns the file of the numbers that a machine has put under its keys.
+    fn put(&self, machine: u16) -> PathBuf {
+        self.path(&format!("put-{machine}"))
     }
 }
 
@@ -107,6 +114,27 @@ async fn transfers(
     }
 }
 
+/// Puts numbers under the keys of one loop until the run ends, each higher than the one before, and looks them up.
+async fn puts(farm: Farm, dir: &Dir, table: Table<u64, u64>, (first, reported): (u64, &File)) {
+    let mut count = 0;
+    while !dir.path("enough").exists() {
+        for _ in 0..50 {
+            count += 1;
+            let key = first + count % KEYS;
+            // An owner that is lost may have put it or not. Putting it again has the same effect.
+            while let Err(error) = table.put(&farm, key, count).await {
+                assert_eq!(error.kind(), Kind::Unknown, "{error}");
+            }
+            reported
+                .write_all_at(&count.to_le_bytes(), (key - first) * 8)
+                .unwrap();
+            let key = first + (count + 1) % KEYS;
+            let found = table.get(&farm, key).await.unwrap();
+            assert_eq!(found, count.checked_sub(KEYS - 1).filter(|put| *put > 0));
+        }
+    }
+}
+
 /// Not a test, unless it is started as the program of a machine by the tests below.
 #[test]
 fn a_machine() {
@@ -145,9 +173,14 @@ fn a_machine() {
     let accounts = (1..=MACHINES).flat_map(|id| dir.accounts(id).split_off(LOOPS));
     let accounts: Vec<Address> = accounts.collect();
     let reported = File::create(dir.reported(id)).unwrap();
+    let put = File::create(dir.put(id)).unwrap();
+    let table = cluster.create_table::<u64, u64>("numbers", 1000).unwrap();
     std::thread::scope(|scope| {
+        let put = (u64::from(id) * KEYS, &put);
+        let (dir, farm) = (&dir, cluster.farm());
+        scope.spawn(move || pollster::block_on(puts(farm, dir, table, put)));
         for (index, own) in created[..LOOPS].iter().enumerate() {
-            let (dir, farm, accounts, reported) = (&dir, cluster.farm(), &accounts, &reported);
+            let (farm, accounts, reported) = (cluster.farm(), &accounts, &reported);
             let own = (*own, (reported, index as u64));
             scope.spawn(move || pollster::block_on(transfers(farm, dir, accounts, own)));
         }
@@ -168,9 +201,27 @@ fn a_machine() {
             }
             sums
         });
+        let pairs = cluster.block_on(async |farm| {
+            let mut pairs = format!("{}\n", table.len(&farm).await.unwrap());
+            for key in KEYS..KEYS * u64::from(MACHINES + 1) {
+                let found = table.get(&farm, key).await.unwrap();
+                pairs += &format!("{}\n", found.unwrap_or(0));
+            }
+            pairs
+        });
+        dir.write("pairs", &pairs);
         dir.write("sums", &sums);
     }
     wait_for("the end", || dir.read("end"));
+}
+
+/// Returns the numbers in a file.
+fn numbers(path: &Path) -> Vec<u64> {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let words = bytes.chunks_exact(8);
+    words
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect()
 }
 
 struct Machines {
@@ -214,11 +265,7 @@ impl Machines {
     }
 
     fn reported(&self, machine: u16) -> Vec<u64> {
-        let bytes = std::fs::read(self.dir.reported(machine)).unwrap_or_default();
-        let words = bytes.chunks_exact(8);
-        words
-            .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
-            .collect()
+        numbers(&self.dir.reported(machine))
     }
 
     fn all_reported(&self) -> u64 {
@@ -268,6 +315,23 @@ impl Machines {
             }
         }
         assert_eq!(total, EACH * (ACCOUNTS * usize::from(MACHINES)) as i64);
+        let pairs = self.dir.read("pairs").unwrap();
+        let mut pairs = pairs.lines().map(|line| line.parse::<u64>().unwrap());
+        let (len, mut stored) = (pairs.next().unwrap(), 0);
+        for id in 1..=MACHINES {
+            let mut put = numbers(&self.dir.put(id));
+            put.resize(KEYS as usize, 0);
+            let highest = put.iter().max().unwrap() + 1;
+            for (reported, found) in put.into_iter().zip(&mut pairs) {
+                let is_next = found == highest && !left.contains(&id);
+                assert!(
+                    found == reported || is_next,
+                    "m{id}: {reported} reported, {found} found"
+                );
+                stored += u64::from(found > 0);
+            }
+        }
+        assert_eq!(len, stored);
         self.dir.write("end", "");
         for child in &mut self.children {
             if let Some(mut child) = child.take() {

@@ -27,7 +27,7 @@ use crate::fabric::{
     Capability, Departed, Departure, ExportError, Exporter, FabricMachine, Patience,
 };
 use crate::ids::{MachineId, WorkerId, WorkerRef};
-use crate::limits::{Limits, READ_TRIES, RECORD_OVERHEAD_BYTES};
+use crate::limits::{Limits, READ_TRIES, READ_TRIES_OF_A_LOSS, RECORD_OVERHEAD_BYTES};
 use crate::membership::Membership;
 use crate::membership::manager::Manager;
 use crate::messaging::Links;
@@ -244,7 +244,10 @@ impl Machine {
                 max_message_bytes: (config.rings.max_message_bytes - RECORD_OVERHEAD_BYTES)
                     as usize,
                 operations,
-                read_tries: READ_TRIES,
+                read_tries: match survives(config) {
+                    true => READ_TRIES_OF_A_LOSS,
+                    false => READ_TRIES,
+                },
                 transactions: config.transactions,
             },
         };

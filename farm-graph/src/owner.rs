@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use farm_core::marks::mark;
 use farm_core::mutants;
-use farm_core::worker::{Cont, Worker};
+use farm_core::worker::{AddressError, Cont, Worker};
 use farm_txn::{Tx, TxError, TxLimits};
 
 use crate::GraphError;
 use crate::complete::complete;
 use crate::op::Outcome;
 use crate::queue::{Queued, Waiter};
+use crate::ship::make_here;
 use crate::state::graph;
 use crate::wire::{most_reply, node_of, op_of};
 
@@ -79,6 +80,11 @@ fn attempt(worker: &mut Worker, node: u64, (): ()) {
             Err(GraphError::Tx(_)) if done > 0 => {
                 mark("graph: operation left out of a batch");
                 break;
+            }
+            // Its objects were made on one machine, and their copies became primaries on several.
+            Err(GraphError::Tx(TxError::Address(AddressError::Elsewhere { .. }))) => {
+                mark("graph: an operation reaches another machine");
+                graph(worker).owner.all[key].reply.leave_to_requester();
             }
             Err(error) => graph(worker).owner.all[key].reply.refused(&error),
         }
@@ -193,11 +199,12 @@ fn end(worker: &mut Worker, node: u64, error: Option<&GraphError>) {
 fn report(worker: &mut Worker, queued: Queued) {
     let reply = queued.reply.bytes();
     match queued.waiter {
-        // A reply that is too long is empty; the requester then makes the operation itself.
+        // A reply that would be too long is empty, too: the requester makes the operation itself.
         Waiter::Other(request) => match reply.len() <= most_reply(&queued.body) {
             true => worker.reply(request, &[reply]),
             false => worker.reply(request, &[]),
         },
+        Waiter::Own(cont) if reply.is_empty() => return make_here(worker, queued.body, cont),
         Waiter::Own(cont) => cont.resume(worker, Outcome::decode(reply)),
     }
     let state = graph(worker);

@@ -108,6 +108,12 @@ fn try_send(worker: &mut Worker, key: usize) -> bool {
         make_here(worker, body, shipped.cont);
         return true;
     }
+    if matches!(sent, Err(CallError::PeerLost(_))) && worker.survives() {
+        mark("graph: the owner is lost");
+        let shipped = graph(worker).shipped.remove(key);
+        make_here(worker, body, shipped.cont);
+        return true;
+    }
     let error = match sent {
         Ok(()) | Err(CallError::Busy) => {
             graph(worker).shipped[key].body = body;
@@ -122,7 +128,7 @@ fn try_send(worker: &mut Worker, key: usize) -> bool {
 }
 
 /// Makes the operation of a message in a transaction of this worker.
-fn make_here(worker: &mut Worker, mut body: Vec<u8>, cont: AnyCont) {
+pub(crate) fn make_here(worker: &mut Worker, mut body: Vec<u8>, cont: AnyCont) {
     let node = node_of(&body);
     let node = node.expect("the message was encoded by this worker");
     let op = body.split_off(MESSAGE_HEADER_BYTES);

@@ -328,7 +328,12 @@ impl Reply {
         }
     }
 
-    /// Returns the encoded result.
+    /// Stores that the requester must make the operation itself.
+    pub(crate) fn leave_to_requester(&mut self) {
+        self.0.clear();
+    }
+
+    /// Returns the encoded result; empty if the requester must make the operation itself.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -1,9 +1,8 @@
 //! Attaches the hashtable to a worker.
 
-use farm_core::worker::{LeaveHook, Worker};
+use farm_core::worker::Worker;
 
 use crate::state::Kv;
-use crate::tx::counts;
 use crate::{count, create, owner, ship};
 
 /// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
@@ -14,11 +13,5 @@ pub fn attach(worker: &mut Worker) {
     worker.register(create::CREATE, create::handle_create);
     worker.register(create::MAKE, create::handle_make);
     worker.register(ship::CHANGE, owner::handle);
-    worker.register(counts::COUNTS, counts::handle_counts);
-    worker.register(count::PAIRS, count::answer);
-    worker.on_leave(LeaveHook {
-        begin: |_| {},
-        give_up: |_| {},
-        unfinished: counts::unsent_counts,
-    });
+    worker.register(count::PAIRS, count::handle);
 }

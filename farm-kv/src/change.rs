@@ -83,6 +83,17 @@ impl Order<'_> {
     pub(crate) fn key(&self) -> &[u8] {
         &self.pair[..self.key_bytes]
     }
+
+    /// Returns the change. Its code is valid.
+    pub(crate) fn change(&self) -> Change<'_> {
+        let value = &self.pair[self.key_bytes..];
+        match self.code {
+            REMOVE => Change::Remove,
+            1 => Change::Insert(value),
+            2 => Change::Update(value),
+            _ => Change::Upsert(value),
+        }
+    }
 }
 
 /// Returns the number of the table in the message of a change; `None` if the message is shorter.

@@ -1,117 +1,304 @@
-//! The number of pairs of a table: the sum of what the owners of its shards count.
+//! The number of pairs of a table: the owners of its shards read their buckets.
+//!
+//! No worker counts pairs while it changes them. A count beside the pairs would be wrong for ever when a machine is lost between
+//! the commit of a transaction and the message to the owner, and a count that is part of each transaction would make all changes
+//! of a shard conflict.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
-use farm_core::ids::WorkerRef;
-use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
-use farm_core::worker::{Cont, Worker};
+use farm_core::alloc::SizeClass;
+use farm_core::fabric::Slot as Room;
+use farm_core::ids::{Address, WorkerRef};
+use farm_core::messaging::{MessageId, Request};
+use farm_core::object::Incarnation;
+use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_txn::tasks::{Answer, Slot, answer};
+use farm_txn::{Abort, Handle, TxError, spawn};
+use futures_util::future::try_join_all;
 
 use crate::KvError;
+use crate::calls::{at_once, call};
+use crate::layout::{Layout, Next};
 use crate::open::when_open;
-use crate::ops::own_shards;
-use crate::pending::Counting;
+use crate::owners::{Refusals, look_up_again, look_up_all};
+use crate::shard::ShardPlace;
 use crate::state::kv;
 use crate::table::TableId;
 
-/// Message id of the request for the number of pairs in the shards that a worker owns, of the table in the body.
+/// Message id of the request for the number of pairs of a shard. The body names the table and the shard. The reply is the number,
+/// or [`MOVED`], or empty if the table is not open or its shard cannot be read.
 pub(crate) const PAIRS: MessageId = MessageId(MessageId::KV + 3);
-/// Bytes of a reply; a reply without bytes means that the table is not open.
+/// Bytes of a request, and the most bytes of a reply.
+const REQUEST_BYTES: usize = 6;
 const REPLY_BYTES: usize = 8;
+/// The reply of a worker that does not own the shard.
+const MOVED: &[u8] = &[0];
+/// Maximum number of blocks of a chain. A longer one is followed again from its bucket: it was changed while it was read.
+const MOST_BLOCKS: usize = 1 << 16;
 
 /// Counts the pairs of a table. The continuation is called from the event loop.
 ///
-/// Each owner counts its shards at a moment of its own. Changes that are part of callers' transactions are counted a short
-/// time after their commit.
+/// It reads all buckets. Each is read at a moment of its own, so the number is exact if nothing changes the table meanwhile.
 ///
-/// The continuation receives [`KvError::NotOpen`], or [`KvError::PeerLost`].
+/// The continuation receives [`KvError::NotOpen`], [`KvError::Catalog`] if an owner cannot open the table or read its shard, or
+/// [`KvError::PeerLost`].
 pub fn count(worker: &mut Worker, table: TableId, cont: Cont<Result<u64, KvError>>) {
-    let me = worker.me();
-    let (owners, pairs, failed) = match own_shards(worker, table) {
-        Ok(own) => {
-            let shards = kv(worker).tables[&table.0].shards.iter();
-            let all: BTreeSet<_> = shards.map(|shard| shard.owner).collect();
-            let others: Vec<_> = all.into_iter().filter(|owner| *owner != me).collect();
-            (others, own.pairs, None)
-        }
-        Err(error) => (Vec::new(), 0, Some(error)),
-    };
-    let key = kv(worker).counting.insert(Counting {
-        table,
-        waiting: owners.len(),
-        pairs,
-        failed,
-        cont,
+    spawn(worker, move |farm| async move {
+        let pairs = count_all(&farm, table).await;
+        at_once(&farm, |worker| cont.resume(worker, pairs));
     });
-    if owners.is_empty() {
-        return worker.defer(Cont::new(end, key as u64));
+}
+
+async fn count_all(farm: &Handle, table: TableId) -> Result<u64, KvError> {
+    let by_owner = at_once(farm, |worker| {
+        look_up_all(worker, table.0);
+        let mut by_owner = BTreeMap::<WorkerRef, Vec<u32>>::new();
+        for (shard, known) in (0..).zip(&kv(worker).tables.open(table)?.shards) {
+            by_owner.entry(known.owner).or_default().push(shard);
+        }
+        Ok::<_, KvError>(by_owner)
+    })?;
+    // All owners count at the same time, each one shard after another.
+    let sums = by_owner.into_values().map(|shards| async {
+        let mut pairs = 0;
+        for shard in shards {
+            pairs += count_shard(farm, table, shard).await?;
+        }
+        Ok::<u64, KvError>(pairs)
+    });
+    Ok(try_join_all(sums).await?.into_iter().sum())
+}
+
+/// Has a shard counted by its owner, whichever worker that is.
+async fn count_shard(farm: &Handle, table: TableId, shard: u32) -> Result<u64, KvError> {
+    let body = encode(table.0, shard);
+    let mut refusals = Refusals::default();
+    loop {
+        let (owner, place) = at_once(farm, |worker| owner_and_place(worker, table, shard));
+        if owner == farm.me() {
+            return Ok(read_shard(farm, &place, u32::MAX).await?.pairs);
+        }
+        let refused = match call(farm, owner, PAIRS, &body, REPLY_BYTES).await {
+            Ok(reply) if reply == MOVED => KvError::Moved(owner.machine),
+            Ok(reply) => {
+                let pairs = <[u8; REPLY_BYTES]>::try_from(reply).map(u64::from_le_bytes);
+                return pairs.map_err(|_| {
+                    KvError::Catalog(format!(
+                        "worker {owner} could not count the pairs of a shard; see the log of its machine for the reason"
+                    ))
+                });
+            }
+            Err(error) => error,
+        };
+        let wait = at_once(farm, |worker| refusals.next_wait(worker, &refused));
+        farm.sleep(wait.ok_or(refused)?).await;
     }
-    for owner in owners {
-        ask(worker, context(key, owner), ());
-    }
 }
 
-fn context(key: usize, owner: WorkerRef) -> u64 {
-    (key as u64) << 32 | u64::from(owner.to_bits())
+/// Replies to a request for the number of pairs of a shard.
+pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
+    let table = decode(body).map(|asked| asked.0);
+    when_open(worker, table, (request, body), handle_now);
 }
 
-/// Returns the key of a count and the owner that is asked.
-fn parts(context: u64) -> (usize, WorkerRef) {
-    let owner = WorkerRef::from_bits(context as u32);
-    let owner = owner.expect("the context contains the bits of a worker");
-    ((context >> 32) as usize, owner)
-}
-
-fn ask(worker: &mut Worker, context: u64, (): ()) {
-    let (key, owner) = parts(context);
-    let table = kv(worker).counting[key].table.0.to_le_bytes();
-    let cont = ReplyCont::new(told, context);
-    match worker.call(owner, PAIRS, &[&table], REPLY_BYTES, cont) {
-        Ok(()) => {}
-        Err(CallError::Busy) => worker.when_room(Cont::new(ask, context)),
-        Err(_) => arrived(worker, key, Err(KvError::PeerLost(owner.machine))),
-    }
-}
-
-fn told(worker: &mut Worker, context: u64, reply: Result<&[u8], CallError>) {
-    let (key, owner) = parts(context);
-    let pairs = match reply.map(<[u8; REPLY_BYTES]>::try_from) {
-        Ok(Ok(bytes)) => Ok(u64::from_le_bytes(bytes)),
-        Ok(Err(_)) => Err(KvError::NotOpen(kv(worker).counting[key].table.0)),
-        Err(_) => Err(KvError::PeerLost(owner.machine)),
+fn handle_now(worker: &mut Worker, request: Request, body: &[u8]) {
+    let mut open = |table: u16| kv(worker).tables.get(&table).map(|open| open.spec.shards);
+    let asked = decode(body).filter(|asked| open(asked.0).is_some_and(|shards| asked.1 < shards));
+    let Some((table, shard)) = asked.map(|(table, shard)| (TableId(table), shard)) else {
+        tracing::warn!(from = %request.from, "refusing to count the pairs of a shard: it does not exist, or its table is not open");
+        return worker.reply(request, &[]);
     };
-    arrived(worker, key, pairs);
-}
-
-fn arrived(worker: &mut Worker, key: usize, pairs: Result<u64, KvError>) {
-    let counting = &mut kv(worker).counting[key];
-    match pairs {
-        Ok(pairs) => counting.pairs = counting.pairs.saturating_add(pairs),
-        Err(error) => _ = counting.failed.get_or_insert(error),
+    let (owner, place) = owner_and_place(worker, table, shard);
+    if owner != worker.me() {
+        return worker.reply(request, &[MOVED]);
     }
-    counting.waiting -= 1;
-    if counting.waiting == 0 {
-        // A call that fails at once must not end the count within `count`.
-        worker.defer(Cont::new(end, key as u64));
+    spawn(worker, move |farm| async move {
+        let read = read_shard(&farm, &place, u32::MAX).await;
+        at_once(&farm, |worker| match read {
+            Ok(found) => worker.reply(request, &[&found.pairs.to_le_bytes()]),
+            Err(error) => {
+                tracing::warn!(table = table.0, shard, %error, "cannot count the pairs of a shard");
+                worker.reply(request, &[]);
+            }
+        });
+    });
+}
+
+fn owner_and_place(worker: &mut Worker, table: TableId, shard: u32) -> (WorkerRef, ShardPlace) {
+    let owner = look_up_again(worker, table.0, shard);
+    (owner, kv(worker).tables[&table.0].place(shard))
+}
+
+/// Encodes a request.
+pub(crate) fn encode(table: u16, shard: u32) -> [u8; REQUEST_BYTES] {
+    let mut body = [0; REQUEST_BYTES];
+    body[..2].copy_from_slice(&table.to_le_bytes());
+    body[2..].copy_from_slice(&shard.to_le_bytes());
+    body
+}
+
+/// Decodes a request: the numbers of a table and of a shard.
+pub(crate) fn decode(body: &[u8]) -> Option<(u16, u32)> {
+    let [low, high, shard @ ..] = *<&[u8; REQUEST_BYTES]>::try_from(body).ok()?;
+    Some((u16::from_le_bytes([low, high]), u32::from_le_bytes(shard)))
+}
+
+/// What buckets and their chains contain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Contents {
+    pub(crate) pairs: u64,
+    pub(crate) blocks: u64,
+}
+
+/// Reads the pairs and blocks of a shard, of any machine. If it has more than `most` buckets, this many are read, at equal
+/// distances, and the result is the estimate for the whole shard.
+pub(crate) async fn read_shard(
+    farm: &Handle,
+    place: &ShardPlace,
+    most: u32,
+) -> Result<Contents, KvError> {
+    // With the spare one.
+    let all = place.buckets + 1;
+    if all <= most {
+        return read_buckets(farm, place, 0, all).await;
+    }
+    let mut sum = Contents::default();
+    for sample in 0..most {
+        let bucket = u64::from(all) * u64::from(sample) / u64::from(most);
+        let found = read_buckets(farm, place, bucket as u32, 1).await?;
+        (sum.pairs, sum.blocks) = (sum.pairs + found.pairs, sum.blocks + found.blocks);
+    }
+    let of_all = |count: u64| {
+        let scaled = u128::from(count) * u128::from(all);
+        (scaled / u128::from(most.max(1))) as u64
+    };
+    Ok(Contents {
+        pairs: of_all(sum.pairs),
+        blocks: of_all(sum.blocks),
+    })
+}
+
+/// Reads the pairs and blocks of adjacent buckets.
+async fn read_buckets(
+    farm: &Handle,
+    place: &ShardPlace,
+    first: u32,
+    count: u32,
+) -> Result<Contents, KvError> {
+    let layout = place.layout;
+    let bytes = layout.bucket_bytes();
+    let largest = at_once(farm, |worker| worker.arena().largest());
+    let in_one_read = (largest / bytes).clamp(1, count.max(1) as usize) as u32;
+    let mut sum = Contents::default();
+    for from in (first..first + count).step_by(in_one_read as usize) {
+        let buckets = in_one_read.min(first + count - from);
+        let objects = read(farm, place.address(from), layout.bucket_class, buckets).await?;
+        for (bucket, object) in (from..).zip(objects.chunks_exact(bytes)) {
+            sum.pairs += u64::from(layout.meta_of_bucket(object).occupied.count_ones());
+            let mut chain = read_chain(farm, &layout, layout.next_of_bucket(object)).await?;
+            while chain.is_none() {
+                farm_core::marks::mark("kv: a chain changed while it was counted");
+                let again = read(farm, place.address(bucket), layout.bucket_class, 1).await?;
+                chain = read_chain(farm, &layout, layout.next_of_bucket(&again)).await?;
+            }
+            let chain = chain.unwrap_or_default();
+            (sum.pairs, sum.blocks) = (sum.pairs + chain.pairs, sum.blocks + chain.blocks);
+        }
+    }
+    Ok(sum)
+}
+
+/// Reads the pairs and blocks of a chain. Returns `None` if it was changed meanwhile.
+async fn read_chain(
+    farm: &Handle,
+    layout: &Layout,
+    mut next: Option<Next>,
+) -> Result<Option<Contents>, KvError> {
+    let mut sum = Contents::default();
+    while let Some(pointer) = next {
+        let object = match read(farm, pointer.address, layout.block_class, 1).await {
+            Ok(object) => object,
+            // The block was freed, and its memory serves other objects.
+            Err(KvError::Damaged(_)) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let header = object[8..]
+            .first_chunk()
+            .map(|word| u64::from_le_bytes(*word));
+        let is_meant = header.is_some_and(|word| pointer.names(Incarnation(word)));
+        if !is_meant || sum.blocks as usize == MOST_BLOCKS {
+            return Ok(None);
+        }
+        let (after, occupied) = layout.next_of_block(&object);
+        sum.pairs += u64::from(occupied.count_ones());
+        sum.blocks += 1;
+        next = after;
+    }
+    Ok(Some(sum))
+}
+
+/// Reads adjacent objects, each as it was at one moment, with headers and line versions.
+///
+/// # Errors
+/// Those of a lookup: [`KvError::Damaged`] if there are no such objects, [`KvError::PeerLost`].
+async fn read(
+    farm: &Handle,
+    first: Address,
+    class: SizeClass,
+    count: u32,
+) -> Result<Vec<u8>, KvError> {
+    let bytes = class.object_bytes() * count as usize;
+    let request = ReadRequest::objects(first, class, count);
+    loop {
+        let start = move |worker: &mut Worker, slot: Slot| {
+            if worker
+                .read_lock_free(request, Cont::new(came, slot))
+                .is_err()
+            {
+                answer(worker, slot, |answer| answer.fail(TxError::Busy));
+            }
+        };
+        let take = |answer: &mut Answer| Ok(std::mem::take(&mut answer.ok()?.bytes));
+        match farm.call(start, take).await {
+            Err(TxError::Busy) => room(farm, bytes).await,
+            // A writer held an object for long.
+            Err(TxError::Abort(Abort::TimedOut(_))) => farm.let_others_run().await,
+            objects => {
+                let mut objects: Vec<u8> = objects.map_err(KvError::of_catalog)?;
+                objects.truncate(bytes);
+                return Ok(objects);
+            }
+        }
     }
 }
 
-fn end(worker: &mut Worker, key: u64, (): ()) {
-    let counting = kv(worker).counting.remove(key as usize);
-    let result = counting.failed.map_or(Ok(counting.pairs), Err);
-    counting.cont.resume(worker, result);
+/// Waits until there may be room for a read of this many bytes.
+async fn room(farm: &Handle, bytes: usize) {
+    let start = move |worker: &mut Worker, slot: Slot| {
+        let room = |worker: &mut Worker, slot, ()| answer(worker, slot, |_| ());
+        worker.when_slot(bytes, Cont::new(room, slot));
+    };
+    farm.call(start, |_| ()).await;
 }
 
-/// Replies to a request for the number of pairs in the shards that this worker owns.
-pub(crate) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
-    let table = body.try_into().map(u16::from_le_bytes).ok();
-    when_open(worker, table, (request, body), answer_now);
+fn came(worker: &mut Worker, slot: Slot, result: ReadResult) {
+    match result {
+        Ok(room) => copy(worker, slot, room),
+        Err(ReadError::StaysLocked(at)) => {
+            answer(worker, slot, |answer| {
+                answer.fail(Abort::TimedOut(at).into())
+            });
+        }
+        Err(error) => {
+            let error = TxError::from(KvError::from(error));
+            answer(worker, slot, |answer| answer.fail(error));
+        }
+    }
 }
 
-fn answer_now(worker: &mut Worker, request: Request, body: &[u8]) {
-    let table = body.try_into().map(u16::from_le_bytes);
-    let own = table
-        .ok()
-        .and_then(|id| own_shards(worker, TableId(id)).ok());
-    let pairs = own.map(|own| own.pairs.to_le_bytes());
-    worker.reply(request, &[pairs.as_ref().map_or(&[], |bytes| &bytes[..])]);
+fn copy(worker: &mut Worker, slot: Slot, room: Room) {
+    let arena = worker.arena();
+    let bytes = bytemuck::cast_slice(arena.words(&room)).to_vec();
+    arena.give(room);
+    answer(worker, slot, |answer| answer.bytes = bytes);
 }

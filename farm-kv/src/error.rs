@@ -43,9 +43,14 @@ pub enum KvError {
     /// Each try of the operation met a conflict with another transaction.
     #[error("every try of the operation conflicted with another transaction")]
     Conflict,
-    /// The machine that stores the shard is lost. If the operation is a change, it is unknown whether it took effect.
+    /// The machine that stores the shard is lost.
     #[error("machine {0}, which stores the key's shard, is lost")]
     PeerLost(MachineId),
+    /// The machine that was asked for a change is lost, and has not replied: it is unknown whether the change took effect.
+    #[error(
+        "machine {0}, which was asked for the change, is lost: it is unknown whether the change took effect"
+    )]
+    InDoubt(MachineId),
     /// The shard of the key has another owner than those that were asked. The table is unchanged.
     #[error(
         "machine {0} does not own the key's shard any more, and the new owner was not found in time: retry"
@@ -111,6 +116,7 @@ impl From<KvError> for TxError {
         match error {
             KvError::Busy => TxError::Busy,
             KvError::PeerLost(machine) => TxError::Abort(Abort::Lost(machine)),
+            KvError::InDoubt(machine) => TxError::InDoubt(machine),
             error => TxError::Layer(Arc::new(error)),
         }
     }

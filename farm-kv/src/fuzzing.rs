@@ -37,9 +37,11 @@ pub fn specification(bytes: &[u8]) -> Option<u32> {
     possible(&spec, bytes)
 }
 
-/// Decodes a message with changes of counts.
-pub fn counts(bytes: &[u8]) -> bool {
-    crate::tx::counts::decode(bytes).is_some()
+/// Decodes a request for the number of pairs of a shard. Returns the numbers of the table and of the shard.
+pub fn pairs_of(bytes: &[u8]) -> Option<(u16, u32)> {
+    let (table, shard) = crate::count::decode(bytes)?;
+    assert_eq!(crate::count::encode(table, shard), *bytes);
+    Some((table, shard))
 }
 
 /// Decodes a message with the change of a pair. Returns its key.

@@ -148,8 +148,6 @@ fn insert(worker: &mut Worker, mut table: Table, shards: &[Address]) {
     let shard = |(shard, first): (u32, &Address)| Shard {
         owner: owner_of(worker, *first, shard),
         first: *first,
-        pairs: 0,
-        blocks: 0,
     };
     table.shards = (0..).zip(shards).map(shard).collect();
     let (spec, layout) = (table.spec, table.layout);

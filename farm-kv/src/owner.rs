@@ -5,6 +5,7 @@
 //! changes of a batch in a transaction context, commits the transaction, and reports the outcomes to the requesters.
 //! Batches of different buckets run at the same time.
 
+mod far;
 pub(crate) mod queue;
 
 use std::time::Duration;
@@ -20,12 +21,12 @@ use crate::KvError;
 use crate::change::{Order, PUTS, REMOVE, encode, parse, table_of};
 use crate::open::when_open;
 use crate::owners::owner_of;
-use crate::shard::{Changed, Delta, EditError, Editor, ShardPlace, complete};
+use crate::shard::{Changed, EditError, Editor, Incomplete, ShardPlace, complete};
 use crate::ship::redirect;
 use crate::state::kv;
 pub use queue::ChangeCounters;
 pub(crate) use queue::Waiter;
-use queue::{BatchId, Changes, List, QueuedChange, Retry};
+use queue::{BatchId, Changes, List, MAX_CONFLICTS, MAX_CONFLICTS_OF_A_LOSS, QueuedChange, Retry};
 
 /// The wait before a batch is retried that has had several conflicts with other transactions.
 const AGAIN_AFTER: Duration = Duration::from_micros(5);
@@ -84,8 +85,8 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
         // A change that exceeds these default limits, because its chain is too long, is refused, whatever limits of
         // transactions are configured.
         tx.set_limits(TxLimits::default());
-        let moves = edit_all(worker, &mut tx, &target, &mut changes, list);
-        (tx, moves)
+        let made = edit_all(worker, &mut tx, &target, &mut changes, list);
+        (tx, made)
     });
     let machine = worker.me().machine;
     kv(worker).owner.changes = changes;
@@ -96,20 +97,26 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
             farm_txn::checkin(worker, tx);
             retry(worker, id);
         }
-        Ok((tx, Ok(moves))) => {
-            kv(worker).owner.batch(id).moves = moves;
+        Ok((tx, Ok(made))) => {
+            kv(worker).owner.batch(id).made = made;
             farm_txn::commit(worker, tx, Cont::new(on_committed, id));
         }
-        Ok((tx, Err(TxError::Abort(_)))) => {
+        Ok((tx, Err(incomplete))) if incomplete.is_elsewhere() => {
             farm_txn::checkin(worker, tx);
-            retry(worker, id);
+            far::attempt(worker, id);
         }
-        // The error is valid only if the reads are of one moment, because workers of other machines may change the
-        // shard, too. Therefore the reads are validated first.
-        Ok((tx, Err(error))) => {
-            kv(worker).owner.batch(id).refusal = Some(refusal(error, machine));
-            farm_txn::validate(worker, tx, Cont::new(on_validated, id));
-        }
+        Ok((tx, Err(incomplete))) => match incomplete.error {
+            TxError::Abort(_) => {
+                farm_txn::checkin(worker, tx);
+                retry(worker, id);
+            }
+            // The error is valid only if the reads are of one moment, because workers of other machines may change the
+            // shard, too. Therefore the reads are validated first.
+            error => {
+                kv(worker).owner.batch(id).refusal = Some(refusal(error, machine));
+                farm_txn::validate(worker, tx, Cont::new(on_validated, id));
+            }
+        },
         Err(error) => refuse(worker, id, error),
     }
 }
@@ -118,14 +125,12 @@ fn on_committed(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
     match result {
         Ok(()) => {
             let state = kv(worker);
-            let (table, shard, delta, changes) = state.owner.batch(id).moves;
-            if changes > 1 {
+            let made = state.owner.batch(id).made;
+            if made > 1 {
                 marks::mark("kv: changes combined");
             }
             state.change_counters.transactions += 1;
-            state.change_counters.changes += changes;
-            let table = state.tables.get_mut(&table);
-            table.expect("tables are never closed").shards[shard as usize].add(delta);
+            state.change_counters.changes += made;
             end(worker, id, None);
         }
         Err(TxError::Abort(_)) => retry(worker, id),
@@ -149,10 +154,20 @@ fn on_validated(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
     }
 }
 
+/// Returns the number of conflicts of a batch after which its changes fail.
+fn most_conflicts(worker: &Worker) -> u32 {
+    match worker.survives() {
+        // Objects stay locked from the loss of a machine until the transactions of the configuration are recovered.
+        true => MAX_CONFLICTS_OF_A_LOSS,
+        false => MAX_CONFLICTS,
+    }
+}
+
 /// Handles a conflict of a batch with another transaction: retries the batch, or ends it after too many conflicts.
 fn retry(worker: &mut Worker, id: BatchId) {
     marks::mark("kv: transaction retried");
-    match kv(worker).owner.on_conflict(id) {
+    let most = most_conflicts(worker);
+    match kv(worker).owner.on_conflict(id, most) {
         Retry::AtOnce => worker.defer(Cont::new(attempt, id)),
         Retry::AfterAdjacent => marks::mark("kv: change waits for one of an adjacent bucket"),
         Retry::Later => {
@@ -167,7 +182,7 @@ fn retry(worker: &mut Worker, id: BatchId) {
 /// retried, each in a transaction of its own.
 fn refuse(worker: &mut Worker, id: BatchId, error: KvError) {
     let owner = &mut kv(worker).owner;
-    if owner.on_refused(id) {
+    if owner.split(id) {
         marks::mark("kv: change refused");
         return end(worker, id, Some(&error));
     }
@@ -209,15 +224,8 @@ fn report(worker: &mut Worker, change: QueuedChange) {
     }
 }
 
-/// The shard of a change, which this worker owns.
-#[derive(Clone, Copy)]
-struct Target {
-    table: u16,
-    shard: u32,
-    place: ShardPlace,
-}
-
-fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
+/// Returns the shard of a change, which this worker owns.
+fn target(worker: &mut Worker, body: &[u8]) -> Result<ShardPlace, KvError> {
     let me = worker.me();
     let damaged = |why: &str| KvError::Damaged(format!("{me} received a change that {why}"));
     let order = parse(body).ok_or_else(|| damaged("is too short"))?;
@@ -228,7 +236,8 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     let shard = table.shards.get(order.shard as usize);
     let first = shard.ok_or_else(|| damaged("names a shard that does not exist"))?;
     let first = first.first;
-    let (layout, buckets) = (table.layout, table.spec.buckets);
+    let place = table.place(order.shard);
+    let layout = place.layout;
     let whole = order.key_bytes == layout.key_bytes
         && (order.code == REMOVE || order.pair.len() == layout.pair_bytes());
     let at_home = table.locate(order.key()) == (order.shard, order.bucket);
@@ -238,44 +247,35 @@ fn target(worker: &mut Worker, body: &[u8]) -> Result<Target, KvError> {
     if !makes_changes(me, owner_of(worker, first, order.shard)) {
         return Err(KvError::Moved(me.machine));
     }
-    Ok(Target {
-        table: order.table,
-        shard: order.shard,
-        place: ShardPlace {
-            layout,
-            first,
-            buckets,
-        },
-    })
+    Ok(place)
 }
 
-/// Makes changes of one key in a transaction context, in their order, and stores the outcome of each. Returns the
-/// effect on the counts of the shard: see [`queue::Batch::moves`].
+/// Makes changes of one key in a transaction context, in their order, and stores the outcome of each. Returns their number.
 fn edit_all(
     worker: &mut Worker,
     tx: &mut Tx,
-    target: &Target,
+    target: &ShardPlace,
     changes: &mut Changes,
     list: List,
-) -> Result<(u16, u32, Delta, u64), TxError> {
-    let mut editor = Editor::new(tx, target.place);
+) -> Result<u64, Incomplete> {
+    let mut editor = Editor::new(tx, *target);
     let mut only_updates = true;
     let count = changes.try_for_each(list, |change| {
         let order = parse(&change.body)
             .expect("each change of a batch is as long as the first, which was parsed");
         let edited = complete(worker, &mut editor, |editor| edit(editor, &order));
-        let changed = edited.map_err(|incomplete| incomplete.error)?;
+        let changed = edited?;
         only_updates &= changed == Changed::Updated;
         change.outcome = Some(Ok(changed));
-        Ok::<_, TxError>(())
+        Ok::<_, Incomplete>(())
     })?;
-    let delta = editor.finish();
+    editor.finish();
     // The table contains a key at most once. While the object that contains the pair does not change, the pair is not moved, and
     // the objects through which it was found may change.
     if only_updates {
         tx.ignore_reads();
     }
-    Ok((target.table, target.shard, delta, count))
+    Ok(count)
 }
 
 fn edit(editor: &mut Editor<'_>, order: &Order<'_>) -> Result<Changed, EditError> {

@@ -12,20 +12,37 @@ use farm_core::region::placement::Placement;
 use farm_core::worker::Worker;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::KvError;
 use crate::state::kv;
 
 /// Interval between tries, while another machine knows another configuration.
 pub(crate) const LOOK_AGAIN: Duration = Duration::from_micros(100);
+/// Maximum number of workers that may refuse what only the owner of a shard does, before it fails. They take a second or more: as
+/// long as a machine may take to change to a configuration that another one has.
+const MOST_REFUSALS: u32 = 10_000;
+
+/// The workers that did not do what only the owner of a shard does.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Refusals(u32);
+
+impl Refusals {
+    /// Returns how long to wait before the owner is looked up again and asked; `None` if `error` is final.
+    ///
+    /// A machine that is lost before it was asked is not the owner in the next configuration.
+    pub(crate) fn next_wait(&mut self, worker: &Worker, error: &KvError) -> Option<Duration> {
+        let again = match error {
+            KvError::PeerLost(_) => worker.survives(),
+            KvError::Moved(_) => self.0 < MOST_REFUSALS,
+            _ => false,
+        };
+        self.0 += 1;
+        again.then_some(LOOK_AGAIN)
+    }
+}
 
 /// Returns the worker that owns a shard, by the address of its first bucket.
-///
-/// A machine that was lost stays the owner, and calls to it fail: no other worker knows how many pairs its shards have.
 pub(crate) fn owner_of(worker: &Worker, first: Address, shard: u32) -> WorkerRef {
-    let region = first.region();
-    let machine = match worker.store().has_moved(region) {
-        true => worker.store().placement().primary(region),
-        false => worker.machine_of(region),
-    };
+    let machine = worker.machine_of(first.region());
     let mut machines = worker.machines().iter();
     let workers = machines.find(|one| one.0 == machine).map_or(1, |one| one.1);
     owner_on(machine, workers, shard)

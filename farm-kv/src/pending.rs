@@ -10,6 +10,7 @@ use farm_txn::{ObjectId, Tx, TxError, TxHandle};
 use smallvec::SmallVec;
 
 use crate::layout::{Layout, Next};
+use crate::owners::Refusals;
 use crate::shard::Changed;
 use crate::table::{OpenCont, Table, TableId, TableSpec};
 use crate::{KEY_BYTES, Key, KvError};
@@ -115,8 +116,8 @@ pub(crate) struct PendingChange {
     pub(crate) shard: u32,
     /// Body of the message.
     pub(crate) body: Vec<u8>,
-    /// Number of workers that have refused the change, because they do not own the shard.
-    pub(crate) refusals: u32,
+    /// The workers that have refused the change, because they do not own the shard.
+    pub(crate) refusals: Refusals,
     /// Outcome of a change that failed before it was sent.
     pub(crate) outcome: Option<Result<Changed, KvError>>,
     pub(crate) cont: ChangeCont,
@@ -188,16 +189,6 @@ pub(crate) struct PendingTxOp {
     pub(crate) refusal: Option<KvError>,
 }
 
-/// A count of the pairs of a table.
-pub(crate) struct Counting {
-    pub(crate) table: TableId,
-    /// Number of owners that have not replied.
-    pub(crate) waiting: usize,
-    pub(crate) pairs: u64,
-    pub(crate) failed: Option<KvError>,
-    pub(crate) cont: Cont<Result<u64, KvError>>,
-}
-
 /// Buffers of lookups of many keys, kept for the next batch.
 #[derive(Default)]
 pub(crate) struct Buffers {
@@ -225,15 +216,6 @@ pub(crate) struct Postponed {
     pub(crate) request: Request,
     pub(crate) body: Vec<u8>,
     pub(crate) handler: Handler,
-}
-
-/// Messages about changes of counts of a table that could not be opened, for example because its description was locked for too
-/// long.
-#[derive(Default)]
-pub(crate) struct Unopened {
-    pub(crate) messages: Vec<(Request, Vec<u8>)>,
-    /// Number of tries to open the table again.
-    pub(crate) tries: u32,
 }
 
 /// A table whose shards are being made.

@@ -5,14 +5,13 @@ use farm_core::worker::{Cont, Worker};
 
 use crate::KvError;
 use crate::change::{decode, parse};
-use crate::owners::{LOOK_AGAIN, look_up_again};
+use crate::owner::{Waiter, makes_changes, queue};
+use crate::owners::{Refusals, look_up_again};
 use crate::pending::{ChangeCont, PendingChange};
 use crate::state::kv;
 
 /// Message id of a change, sent to the owner of its shard.
 pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
-/// Maximum number of workers that may refuse a change, because they do not own its shard, before it fails.
-const MOST_REFUSALS: u32 = 100;
 
 /// Sends a change of this worker to the owner of its shard, which is another worker than expected.
 pub(crate) fn redirect(worker: &mut Worker, body: Vec<u8>, cont: ChangeCont) {
@@ -21,7 +20,7 @@ pub(crate) fn redirect(worker: &mut Worker, body: Vec<u8>, cont: ChangeCont) {
         table: order.table,
         shard: order.shard,
         body,
-        refusals: 0,
+        refusals: Refusals::default(),
         outcome: None,
         cont,
     };
@@ -29,12 +28,16 @@ pub(crate) fn redirect(worker: &mut Worker, body: Vec<u8>, cont: ChangeCont) {
     look_up_and_send(worker, pending as u64, ());
 }
 
-/// Looks up the owner of a change's shard, and sends it the change.
+/// Looks up the owner of a change's shard, and sends it the change. If this worker has become the owner, it makes the change.
 fn look_up_and_send(worker: &mut Worker, pending: u64, (): ()) {
     let entry = &kv(worker).changes[pending as usize];
     let (table, shard) = (entry.table, entry.shard);
-    look_up_again(worker, table, shard);
-    send(worker, pending as usize);
+    let owner = look_up_again(worker, table, shard);
+    if !makes_changes(worker.me(), owner) {
+        return send(worker, pending as usize);
+    }
+    let entry = kv(worker).changes.remove(pending as usize);
+    queue(worker, Waiter::Own(entry.cont), entry.body);
 }
 
 /// Sends a change, or queues it until there is room. Queued changes keep their order, and later changes cannot take the
@@ -79,22 +82,36 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
         Ok(()) => {}
         Err(CallError::Busy) => return false,
         Err(error) => {
-            let outcome = match error {
+            let error = match error {
                 CallError::PeerLost(machine) => KvError::PeerLost(machine),
                 other => KvError::Spec(other.to_string()),
             };
-            entry.outcome = Some(Err(outcome));
-            worker.defer(Cont::new(report, pending as u64));
+            not_made(worker, pending as u64, error);
         }
     }
     true
+}
+
+/// Handles that a change was not made: it is sent to the next owner, or fails.
+fn not_made(worker: &mut Worker, pending: u64, error: KvError) {
+    let mut refusals = kv(worker).changes[pending as usize].refusals;
+    let wait = refusals.next_wait(worker, &error);
+    let entry = &mut kv(worker).changes[pending as usize];
+    entry.refusals = refusals;
+    match wait {
+        Some(wait) => worker.set_timer(wait, Cont::new(look_up_and_send, pending)),
+        None => {
+            entry.outcome = Some(Err(error));
+            worker.defer(Cont::new(report, pending));
+        }
+    }
 }
 
 fn report(worker: &mut Worker, pending: u64, (): ()) {
     let entry = take_back(worker, pending);
     let outcome = entry
         .outcome
-        .expect("a change that failed before it was sent has an outcome");
+        .expect("a change that was not made has an outcome");
     entry.cont.resume(worker, outcome);
 }
 
@@ -109,13 +126,10 @@ fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) 
         Ok(_) => Err(KvError::Damaged(format!(
             "machine {machine} replied to a change without an outcome"
         ))),
-        Err(_) => Err(KvError::PeerLost(machine)),
+        Err(_) => Err(KvError::InDoubt(machine)),
     };
-    if let Err(KvError::Moved(_)) = outcome
-        && entry.refusals < MOST_REFUSALS
-    {
-        entry.refusals += 1;
-        return worker.set_timer(LOOK_AGAIN, Cont::new(look_up_and_send, pending));
+    if let Err(moved @ KvError::Moved(_)) = outcome {
+        return not_made(worker, pending, moved);
     }
     let entry = take_back(worker, pending);
     entry.cont.resume(worker, outcome);

@@ -9,10 +9,7 @@ use slab::Slab;
 use crate::change::HEADER_BYTES;
 use crate::layout::Layout;
 use crate::owner::queue::{ChangeCounters, ChangeQueue};
-use crate::pending::{
-    Buffers, Counting, Lookup, Making, Opening, PendingChange, PendingTxOp, Unopened, WaitingLookup,
-};
-use crate::shard::Delta;
+use crate::pending::{Buffers, Lookup, Making, Opening, PendingChange, PendingTxOp, WaitingLookup};
 use crate::table::{OpenCont, Table, TableId};
 use crate::{KEY_BYTES, KvError, MAX_KEY_BYTES};
 
@@ -105,10 +102,6 @@ pub(crate) struct Kv {
     pub(crate) change_counters: ChangeCounters,
     /// Operations on tables inside of callers' transactions.
     pub(crate) in_tx: Slab<PendingTxOp>,
-    /// Changes of counts by transactions of this worker that were not sent to the shards' owners yet.
-    pub(crate) unsent_counts: Vec<(TableId, u32, Delta)>,
-    /// Changes of counts of tables that could not be opened, by number.
-    pub(crate) unopened: BTreeMap<u16, Unopened>,
     /// Tables that are being opened, by number.
     pub(crate) openings: BTreeMap<u16, Opening>,
     /// Workers that wait for tables that this worker creates, by number.
@@ -121,8 +114,6 @@ pub(crate) struct Kv {
     pub(crate) bodies: Vec<Vec<u8>>,
     /// Buffer for a value that is too long for the stack, until it is passed to a continuation.
     pub(crate) value: Vec<u8>,
-    /// Counts of pairs in progress.
-    pub(crate) counting: Slab<Counting>,
     /// Buffers of lookups of many keys.
     pub(crate) buffers: Buffers,
     pub(crate) counters: LookupCounters,
@@ -141,15 +132,12 @@ impl Kv {
             owner: ChangeQueue::default(),
             change_counters: ChangeCounters::default(),
             in_tx: Slab::new(),
-            unsent_counts: Vec::new(),
-            unopened: BTreeMap::new(),
             openings: BTreeMap::new(),
             creations: BTreeMap::new(),
             making: Slab::new(),
             ended_opens: VecDeque::new(),
             bodies: Vec::with_capacity(1024),
             value: Vec::new(),
-            counting: Slab::new(),
             buffers: Buffers::default(),
             counters: LookupCounters::default(),
         }

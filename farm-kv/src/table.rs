@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::layout::Layout;
-use crate::shard::Delta;
+use crate::shard::ShardPlace;
 use crate::{KEY_BYTES, KvError};
 
 /// Maximum number of shards of a table.
@@ -128,17 +128,6 @@ pub(crate) struct Shard {
     pub(crate) owner: WorkerRef,
     /// Address of the first bucket.
     pub(crate) first: Address,
-    /// Numbers of pairs and of overflow blocks; only the owner knows them.
-    pub(crate) pairs: u64,
-    pub(crate) blocks: u64,
-}
-
-impl Shard {
-    /// Adds the effect of a committed change to the counts.
-    pub(crate) fn add(&mut self, delta: Delta) {
-        self.pairs = self.pairs.wrapping_add_signed(delta.pairs);
-        self.blocks = self.blocks.wrapping_add_signed(delta.blocks);
-    }
 }
 
 /// The continuation that receives the table when it is usable, or the error.
@@ -169,6 +158,16 @@ impl Table {
     #[inline]
     pub(crate) fn locate(&self, key: &[u8]) -> (u32, u32) {
         locate(key, &self.spec)
+    }
+
+    /// Returns the place and the layout of a shard.
+    #[inline]
+    pub(crate) fn place(&self, shard: u32) -> ShardPlace {
+        ShardPlace {
+            layout: self.layout,
+            first: self.shards[shard as usize].first,
+            buckets: self.spec.buckets,
+        }
     }
 
     /// Returns the request that reads a bucket and the next one.

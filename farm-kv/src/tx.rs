@@ -8,20 +8,17 @@
 //! read is validated, so another transaction's change of it would be a conflict.
 //!
 //! Lock-free lookups detect such transactions in the same way as the transactions of the owner: by joint versions and
-//! incarnations (`FaRM'14 §3.6`). Only the owner counts the pairs of its shard (`counts.rs`).
-
-pub(crate) mod counts;
+//! incarnations (`FaRM'14 §3.6`).
 
 use farm_core::marks;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{ObjectId, Tx, TxError, TxHandle, api};
 
-use self::counts::{committed, pack};
 use crate::KvError;
 use crate::change::Change;
 pub use crate::pending::{ChangedCont, FoundCont, ValueRef};
 use crate::pending::{PendingTxOp, TxOpKind};
-use crate::shard::{Changed, Delta, EditError, Editor, Incomplete, Missing, ShardPlace, complete};
+use crate::shard::{Changed, EditError, Editor, Incomplete, Missing, complete};
 use crate::state::kv;
 use crate::table::TableId;
 
@@ -55,17 +52,11 @@ pub fn get_here(
     let open = kv(worker).tables.open(table).map_err(TxError::from)?;
     open.check_key(key).map_err(TxError::from)?;
     let (shard, home) = open.locate(key);
-    let (layout, buckets) = (open.layout, open.spec.buckets);
-    let first = open.shards[shard as usize].first;
-    let place = ShardPlace {
-        layout,
-        first,
-        buckets,
-    };
+    let place = open.place(shard);
     let mut editor = Editor::new(tx, place);
     let found = complete(worker, &mut editor, |editor| editor.value(home, key));
     let found = found.map_err(|incomplete| incomplete.error)?;
-    Ok(found.map(|(object, at)| ValueRef::new(object, at, &layout)))
+    Ok(found.map(|(object, at)| ValueRef::new(object, at, &place.layout)))
 }
 
 /// Returns the value that a lookup found.
@@ -235,12 +226,7 @@ fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, In
     let pair = std::mem::take(&mut entry.pair);
     let (kind, table, shard, home) = (entry.kind, entry.table, entry.shard, entry.home);
     let spare = entry.spare;
-    let open = &state.tables[&table.0];
-    let place = ShardPlace {
-        layout: open.layout,
-        first: open.shards[shard as usize].first,
-        buckets: open.spec.buckets,
-    };
+    let place = state.tables[&table.0].place(shard);
     let mut editor = Editor::new(tx, place);
     editor.set_spare(spare);
     let outcome = match kind {
@@ -258,10 +244,7 @@ fn attempt(worker: &mut Worker, tx: &mut Tx, under: usize) -> Result<Outcome, In
     };
     let spare = editor.spare();
     if let Ok(Outcome::Changed(..)) = outcome {
-        let delta = editor.finish();
-        if delta != Delta::default() {
-            tx.when_committed(Cont::new(committed, pack(table, shard, delta)));
-        }
+        editor.finish();
     }
     let entry = &mut kv(worker).in_tx[under];
     (entry.pair, entry.spare) = (pair, spare);
@@ -293,14 +276,6 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         (
             "batches of changes to shards of this worker",
             state.owner.len(),
-        ),
-        (
-            "changes of counts that were not sent to the owners of the shards",
-            state.unsent_counts.len(),
-        ),
-        (
-            "tables that could not be opened, with changes of counts",
-            state.unopened.len(),
         ),
     ];
     let (what, count) = held.into_iter().find(|(_, count)| *count > 0)?;

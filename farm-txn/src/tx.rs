@@ -5,8 +5,7 @@ use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
 use farm_core::mem::Memory;
 use farm_core::object::{FatPointer, Image, Incarnation, Version};
-use farm_core::worker::{AddressError, Cont, EpochGuard, Worker};
-use smallvec::SmallVec;
+use farm_core::worker::{AddressError, EpochGuard, Worker};
 
 use crate::error::{Abort, TxError, unusable_here};
 use crate::limits::TxLimits;
@@ -100,8 +99,6 @@ pub struct Tx {
     forgotten: usize,
     words: Vec<u64>,
     limits: TxLimits,
-    /// Continuations to resume after the commit.
-    pub(crate) when_committed: SmallVec<[Cont<()>; 2]>,
     /// Number of the current transaction, which is a part of each of its [`ObjectId`]s.
     number: Number,
     /// Whether the commit only validates what was read, and writes nothing.
@@ -376,12 +373,6 @@ impl Tx {
         self.payloads.get(entry.payload())
     }
 
-    /// Resumes `cont` after the transaction has committed, before the continuation of the commit itself; never if the
-    /// transaction does not commit.
-    pub fn when_committed(&mut self, cont: Cont<()>) {
-        self.when_committed.push(cont);
-    }
-
     /// Returns whether the commit only validates what was read.
     pub(crate) fn has_given_up(&self) -> bool {
         self.given_up
@@ -407,7 +398,6 @@ impl Tx {
         self.index.clear();
         self.payloads.clear();
         self.forgotten = 0;
-        self.when_committed.clear();
         self.blocks.clear();
     }
 

@@ -10,7 +10,7 @@ fuzz_target!(|bytes: &[u8]| {
         [0, description @ ..] => _ = fuzzing::description(description),
         [1, shards, list @ ..] => _ = fuzzing::list(list, u32::from(*shards)),
         [2, spec @ ..] => _ = fuzzing::specification(spec),
-        [3, counts @ ..] => _ = fuzzing::counts(counts),
+        [3, asked @ ..] => _ = fuzzing::pairs_of(asked),
         [4, change @ ..] => _ = fuzzing::change(change),
         _ => {}
     }

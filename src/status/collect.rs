@@ -8,12 +8,16 @@ use farm_core::alloc::SizeClass;
 use farm_core::config::Config;
 use farm_core::machine::Machine;
 use farm_core::region::store::Store;
-use farm_core::worker::Worker;
+use farm_core::worker::{Cont, Worker};
+use farm_txn::{Handle, TxError};
 
 use super::{ClassStatus, Counts, MachineStatus, MemoryStatus, NameStatus, TableStatus, VERSION};
 use crate::catalog::{self, Entry};
 use crate::error::{Error, Kind, Result};
 use crate::farm::Farm;
+
+/// About how many buckets of a table a worker reads to count or to estimate its pairs.
+const READ_BUCKETS: u32 = 4096;
 
 /// What is needed to collect the status of a machine.
 pub(super) struct Collector {
@@ -78,7 +82,7 @@ impl Collector {
         status.memory.slabs = usage.slab_bytes;
         status.memory.arrays = usage.array_bytes;
         let workers = self.farm.handles().iter();
-        let asked = workers.map(|worker| worker.with_worker(of_worker));
+        let asked = workers.map(|worker| worker.operation(of_worker));
         let answers = pollster::block_on(futures_util::future::try_join_all(asked))?;
         let mut classes: BTreeMap<u64, ClassStatus> = BTreeMap::new();
         let mut tables: BTreeMap<u16, TableStatus> = BTreeMap::new();
@@ -98,7 +102,23 @@ impl Collector {
     }
 }
 
-fn of_worker(worker: &mut Worker) -> OfWorker {
+/// Collects what a worker reports.
+fn of_worker(worker: &mut Worker, cont: Cont<std::result::Result<OfWorker, TxError>>) {
+    farm_txn::spawn(worker, move |farm| async move {
+        let tables = tables(&farm).await;
+        farm.at_once(|worker| {
+            let own = OfWorker {
+                classes: classes(worker),
+                tables,
+                names: names(worker),
+                counts: counts(worker),
+            };
+            cont.resume(worker, Ok(own));
+        });
+    });
+}
+
+fn classes(worker: &mut Worker) -> Vec<ClassStatus> {
     let classes = SizeClass::all().filter_map(|class| {
         let usage = worker.slab_usage(class);
         (usage.blocks > 0).then_some(ClassStatus {
@@ -108,25 +128,24 @@ fn of_worker(worker: &mut Worker) -> OfWorker {
             bytes: usage.reserved_bytes,
         })
     });
-    let classes = classes.collect();
-    let tables = farm_kv::ops::open_tables(worker).into_iter();
-    let tables = tables.filter_map(|spec| {
-        let own = farm_kv::ops::own_shards(worker, spec.table()).ok()?;
-        Some(TableStatus {
-            number: spec.id,
-            key_bytes: spec.key_bytes as u64,
-            value_bytes: spec.value_bytes as u64,
-            pairs: own.pairs,
-            slots: own.slots,
-            bytes: own.bytes,
-        })
-    });
-    OfWorker {
-        classes,
-        tables: tables.collect(),
-        names: names(worker),
-        counts: counts(worker),
+    classes.collect()
+}
+
+async fn tables(farm: &Handle) -> Vec<TableStatus> {
+    let mut all = Vec::new();
+    for spec in farm.at_once(farm_kv::ops::open_tables).unwrap_or_default() {
+        if let Ok(own) = farm_kv::ops::own_shards(farm, spec.table(), READ_BUCKETS).await {
+            all.push(TableStatus {
+                number: spec.id,
+                key_bytes: spec.key_bytes as u64,
+                value_bytes: spec.value_bytes as u64,
+                pairs: own.pairs,
+                slots: own.slots,
+                bytes: own.bytes,
+            });
+        }
     }
+    all
 }
 
 fn names(worker: &mut Worker) -> Vec<NameStatus> {

@@ -426,6 +426,7 @@ fn of_table(error: KvError) -> Stop {
         KvError::Busy | KvError::Conflict => Stop::Conflict(None),
         KvError::Full(_) | KvError::Crowded(_) => Stop::no_memory(),
         KvError::PeerLost(machine) => Stop::Lost(machine),
+        KvError::InDoubt(machine) => Stop::InDoubt(machine),
         error => Stop::Failed(error.to_string()),
     }
 }

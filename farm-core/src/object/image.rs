@@ -108,8 +108,12 @@ pub enum Misread {
     },
 }
 
-/// The header of memory without an object in a copy, locked by recovery: the record of a new object has not changed the copy yet.
-const UNWRITTEN_AND_LOCKED: VersionWord = VersionWord::of(Version::ZERO, LockMode::Exclusive);
+/// Returns whether a header without an incarnation is one of a slot that was never used, or of a new object in a copy: recovery has
+/// locked it, or is writing it, or its writer was killed between the version and the incarnation.
+fn is_unwritten(word: u64) -> bool {
+    let locked = VersionWord::of(VersionWord(word).version(), LockMode::Exclusive);
+    word == 0 || word == locked.0
+}
 
 /// Returns why images of adjacent objects of `class`, `stride` words each, failed [`all_consistent`]. Returns `None` if
 /// the only reason is slots that were never used, whose headers are zero: the other objects are consistent.
@@ -121,7 +125,6 @@ pub fn misread(words: &[u64], stride: usize, class: SizeClass) -> Option<Misread
     let mut busy = false;
     for (index, object) in words.chunks(stride).enumerate() {
         let incarnation = Incarnation(object[1]);
-        let is_unwritten = |word: u64| word == 0 || word == UNWRITTEN_AND_LOCKED.0;
         if incarnation.0 == 0 && is_unwritten(object[0]) {
             // The lines are zero, too, unless an object is being written there, or recovery decides whether it was.
             busy |= Image::check(object).is_err();
@@ -309,6 +312,13 @@ mod tests {
     fn words_that_are_not_a_header_are_reported() {
         let unused = shown(|words| words.fill(0));
         assert_eq!(unused, (false, None), "the slot was never used");
+        for version in [0, 5, 1 << 60] {
+            let new = shown(|words| {
+                words.fill(0);
+                words[0] = VersionWord::of(Version::new(version), LockMode::Exclusive).0;
+            });
+            assert_eq!(new, (false, Some(Misread::Busy)), "a new object in a copy");
+        }
         // Zero payload behind a line version; small numbers; the address of a pointer.
         for (first, second) in [
             (0x1237, 0),

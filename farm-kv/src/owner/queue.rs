@@ -16,20 +16,23 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use farm_core::messaging::Request;
 use farm_core::worker::Context;
+use farm_txn::TxHandle;
 use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::KvError;
 use crate::change::{HEADER_BYTES, PUTS, key_bytes};
 use crate::pending::ChangeCont;
-use crate::shard::{Changed, Delta};
+use crate::shard::Changed;
 
 /// Number of conflicts of a batch after which it is retried after a wait, and no longer at once.
 const CONFLICTS_AT_ONCE: u32 = 20;
 /// Number of conflicts of a batch after which its changes fail. The number is large, because a transaction over several
 /// machines may hold its locks for a long time: for several round trips, while it waits for this very worker, or while
 /// its thread has no core.
-const MAX_CONFLICTS: u32 = 20_000;
+pub(super) const MAX_CONFLICTS: u32 = 20_000;
+/// The same, if the machines survive the loss of one of them: 2 s or more.
+pub(super) const MAX_CONFLICTS_OF_A_LOSS: u32 = 20 * MAX_CONFLICTS;
 
 /// Difference of the positions of two adjacent buckets of a shard.
 const NEXT_BUCKET: u64 = 1 << 32;
@@ -196,9 +199,10 @@ pub(super) struct Batch {
     /// Batches that wait for the end of this one.
     waiting: SmallVec<[BatchId; 2]>,
     conflicts: u32,
-    /// The attempt that is being committed: its table and shard, its effect on the counts of the shard, and the number
-    /// of its changes.
-    pub(super) moves: (u16, u32, Delta, u64),
+    /// Number of changes of the attempt that is being committed.
+    pub(super) made: u64,
+    /// The transaction in which a change is being made that reaches objects of other machines.
+    pub(super) far: Option<TxHandle>,
     /// The error of the attempt whose reads are being validated.
     pub(super) refusal: Option<KvError>,
 }
@@ -297,12 +301,19 @@ impl ChangeQueue {
         &mut self.batches[id.0 as usize]
     }
 
-    /// Counts a conflict of a batch with another transaction. Returns when to retry the batch.
-    pub(super) fn on_conflict(&mut self, id: BatchId) -> Retry {
+    /// Returns the first change of a batch that has not ended.
+    pub(super) fn first_of(&mut self, id: BatchId) -> &mut QueuedChange {
+        let ends = self.batches[id.0 as usize].changes.ends;
+        let (first, _) = ends.expect("a batch contains at least one change until it ends");
+        &mut self.changes.slots[first as usize].0
+    }
+
+    /// Counts a conflict of a batch with another transaction. Returns when to retry the batch; never after `most` conflicts.
+    pub(super) fn on_conflict(&mut self, id: BatchId, most: u32) -> Retry {
         let batch = self.batch(id);
         batch.conflicts += 1;
         let (conflicts, position) = (batch.conflicts, batch.position);
-        if conflicts < MAX_CONFLICTS
+        if conflicts < most
             && let Some(adjacent) = self.adjacent_in_flight(position)
         {
             self.batch(adjacent).waiting.push(id);
@@ -311,7 +322,7 @@ impl ChangeQueue {
         }
         match conflicts {
             0..=CONFLICTS_AT_ONCE => Retry::AtOnce,
-            MAX_CONFLICTS => Retry::Never,
+            _ if conflicts >= most => Retry::Never,
             _ => Retry::Later,
         }
     }
@@ -331,9 +342,9 @@ impl ChangeQueue {
         })
     }
 
-    /// Handles the refusal of a batch's transaction. Returns whether the batch has a single change, which then fails.
-    /// If the batch has several changes, removes the batch; each of its changes becomes a batch of its own.
-    pub(super) fn on_refused(&mut self, id: BatchId) -> bool {
+    /// Returns whether a batch has a single change. If it has several, removes the batch; each of its changes becomes a batch of its
+    /// own.
+    pub(super) fn split(&mut self, id: BatchId) -> bool {
         let Self {
             changes,
             batches,

@@ -64,7 +64,7 @@ impl Owner {
     fn end(&mut self, place: usize, fate: Fate) {
         let id = self.in_flight[place];
         let ends = match fate {
-            Fate::Conflict => match self.queue.on_conflict(id) {
+            Fate::Conflict => match self.queue.on_conflict(id, MAX_CONFLICTS) {
                 Retry::AtOnce => return,
                 Retry::AfterAdjacent => {
                     self.in_flight.swap_remove(place);
@@ -73,7 +73,7 @@ impl Owner {
                 other => panic!("after few conflicts: {other:?}"),
             },
             Fate::Committed => true,
-            Fate::Refused => self.queue.on_refused(id),
+            Fate::Refused => self.queue.split(id),
         };
         self.in_flight.swap_remove(place);
         if ends {
@@ -145,7 +145,7 @@ fn a_batch_that_meets_conflicts_waits_longer_and_fails_in_the_end() {
     owner.begin();
     let mut retries = Vec::new();
     while retries.last() != Some(&Retry::Never) {
-        retries.push(owner.queue.on_conflict(owner.in_flight[0]));
+        retries.push(owner.queue.on_conflict(owner.in_flight[0], MAX_CONFLICTS));
     }
     let count = |retry| retries.iter().filter(|one| **one == retry).count();
     assert_eq!((count(Retry::AtOnce), retries.len()), (20, 20_000));

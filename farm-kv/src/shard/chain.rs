@@ -63,7 +63,6 @@ impl Editor<'_> {
         self.set_next_of_block(block, next);
         let pointer = Next::new(self.tx.address(block), self.tx.incarnation(block));
         self.set_chain(home, Some(pointer))?;
-        self.delta.blocks += 1;
         Ok(())
     }
 
@@ -124,7 +123,6 @@ impl Editor<'_> {
                 self.shard.layout.block(self.tx.payload(last.block)).next()
             };
             self.tx.free(last.block);
-            self.delta.blocks -= 1;
             after
         } else {
             Some(self.rename(last))

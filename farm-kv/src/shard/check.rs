@@ -25,12 +25,12 @@ impl ShardFacts {
 
 impl Editor<'_> {
     /// Checks the invariants of a bucket and its chain; `home_of` returns the bucket of a key, and `joint` is the joint
-    /// version that the bucket before has. Returns the counts and the joint version for the next bucket, or a
+    /// version that the bucket before has, if that was read. Returns the counts and the joint version for the next bucket, or a
     /// description of the first violation.
     pub(crate) fn check_bucket(
         &self,
         bucket: u32,
-        joint: u16,
+        joint: Option<u16>,
         home_of: &dyn Fn(&[u8]) -> u32,
     ) -> Result<Result<(ShardFacts, u16), String>, EditError> {
         let view = self
@@ -38,7 +38,7 @@ impl Editor<'_> {
             .layout
             .bucket(self.tx.payload(self.bucket(bucket)?));
         let meta = view.meta();
-        if bucket > 0 && meta.backward != joint {
+        if let Some(joint) = joint.filter(|joint| meta.backward != *joint) {
             return Ok(Err(format!(
                 "the joint versions between bucket {bucket} and the previous bucket differ: {joint} and {}",
                 meta.backward

@@ -13,6 +13,13 @@ pub(crate) struct Incomplete {
     pub(crate) missing: Option<Missing>,
 }
 
+impl Incomplete {
+    /// Returns whether an object resides on another machine.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        matches!(self.error, TxError::Address(AddressError::Elsewhere { .. }))
+    }
+}
+
 /// Makes a change, and adds the objects of this machine that it needs to the transaction.
 pub(crate) fn complete<T>(
     worker: &mut Worker,

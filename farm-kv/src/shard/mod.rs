@@ -54,15 +54,6 @@ pub enum Changed {
     Absent,
 }
 
-/// Effect of a committed change on the shard's counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Delta {
-    /// Change of the number of pairs.
-    pub pairs: i64,
-    /// Change of the number of overflow blocks.
-    pub blocks: i64,
-}
-
 /// Location of a pair.
 enum Place {
     Bucket { bucket: u32, slot: usize },
@@ -96,7 +87,6 @@ pub(crate) struct Editor<'a> {
     spare: Option<ObjectId>,
     /// Buckets that the changes write.
     written: SmallVec<[u32; 24]>,
-    delta: Delta,
 }
 
 /// An object that the transaction must have before a change can be made.
@@ -137,7 +127,6 @@ impl<'a> Editor<'a> {
             shard,
             spare: None,
             written: SmallVec::new(),
-            delta: Delta::default(),
         }
     }
 
@@ -170,7 +159,6 @@ impl Editor<'_> {
             Some(_) => Ok(Changed::Exists),
             None if insert => {
                 self.place(home, pair)?;
-                self.delta.pairs += 1;
                 Ok(Changed::Inserted)
             }
             None => Ok(Changed::Absent),
@@ -204,13 +192,12 @@ impl Editor<'_> {
                 }
             }
         }
-        self.delta.pairs -= 1;
         Ok(Changed::Removed)
     }
 
     /// Ends the changes. For every boundary between two buckets that the transaction writes, sets a new joint version
-    /// on both sides, if these changes write one of the two buckets. Returns the effect on the counts of the shard.
-    pub(crate) fn finish(mut self) -> Delta {
+    /// on both sides, if these changes write one of the two buckets.
+    pub(crate) fn finish(mut self) {
         if let Some(unused) = self.spare.take() {
             self.tx.free(unused);
         }
@@ -227,7 +214,6 @@ impl Editor<'_> {
                 self.join(left, right);
             }
         }
-        self.delta
     }
 
     /// Sets a new joint version between two buckets.

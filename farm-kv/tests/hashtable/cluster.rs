@@ -6,6 +6,7 @@ use farm_core::config::Config;
 use farm_core::ids::WorkerRef;
 use farm_core::worker::Worker;
 use farm_kv::layout::Layout;
+use farm_kv::ops::{self, OwnShards};
 use farm_kv::shard::ShardFacts;
 use farm_kv::{Key, TableId, TableSpec, blocking};
 use farm_testing::TestCluster;
@@ -85,7 +86,37 @@ impl Cluster {
             sum.chained += shard.chained;
             sum.blocks += shard.blocks;
         }
+        self.check_counts(&sum);
         sum
+    }
+
+    /// Checks that counts and estimates agree with what the shards contain.
+    fn check_counts(&self, facts: &ShardFacts) {
+        let (table, slots) = (self.table, self.spec.slots());
+        for (index, machine) in self.machines.iter().enumerate() {
+            let worker = index % machine.workers();
+            let counted = farm_txn::block_on(machine, worker, async move |farm| {
+                farm_kv::tasks::count(&farm, table).await
+            });
+            assert_eq!(counted.unwrap().unwrap(), facts.pairs);
+        }
+        let mut sum = OwnShards::default();
+        for machine in &self.machines {
+            for worker in 0..machine.workers() {
+                let own = farm_txn::block_on(machine, worker, async move |farm| {
+                    let own = ops::own_shards(&farm, table, u32::MAX).await;
+                    let estimated = ops::own_shards(&farm, table, 1).await;
+                    own.map(|own| (own, estimated))
+                });
+                let (own, estimated) = own.unwrap().unwrap();
+                let estimated = estimated.unwrap();
+                assert_eq!(estimated.slots, own.slots);
+                assert!(own.pairs > 0 || estimated.pairs == 0);
+                sum.pairs += own.pairs;
+                sum.slots += own.slots;
+            }
+        }
+        assert_eq!((sum.pairs, sum.slots), (facts.pairs, slots));
     }
 
     /// As [`TestCluster::stop`].

@@ -216,11 +216,10 @@ fn a_table_that_is_not_open_is_a_typed_error() {
         let rest = cluster.on(0, worker, move |worker| {
             [
                 farm_kv::lookup::place_of(worker, table, &key).err(),
-                farm_kv::ops::own_shards(worker, table).err(),
                 farm_kv::ops::own_spans(worker, table).err(),
             ]
         });
-        assert_eq!(rest, [const { Some(KvError::NotOpen(3)) }; 3]);
+        assert_eq!(rest, [const { Some(KvError::NotOpen(3)) }; 2]);
         let check = cluster.on(0, worker, move |w| farm_kv::ops::check(w, table));
         assert!(check.unwrap_err().contains("table 3 is not open"));
         in_a_transaction(&machines[0], worker, table);

@@ -49,6 +49,7 @@ impl Cluster {
             let (sent, received) = self.carried();
             let is_linked = self.parts.links.borrow().is_empty();
             let at_rest = at_rest && is_linked && sent == received && is_left().is_none();
+            let at_rest = at_rest && !self.changes_configuration();
             quiet = if at_rest { quiet + 1 } else { 0 };
             let quiet_for_long = quiet > QUIET_STEPS || quiet > 0 && stepped == Stepped::Waited;
             if quiet_for_long && !self.fabric().step() {
@@ -71,6 +72,16 @@ impl Cluster {
         let machines = self.parts.machines.iter();
         let gone = machines.filter(|machine| !machine.is_running());
         gone.map(|machine| machine.id)
+    }
+
+    /// Returns whether a machine that was lost is still a member of the configuration of another one, which will change it.
+    fn changes_configuration(&self) -> bool {
+        let gone: Vec<MachineId> = self.gone().collect();
+        let is_member = |worker: &mut Worker| {
+            let membership = worker.membership();
+            membership.survives() && gone.iter().any(|lost| membership.stores(*lost))
+        };
+        self.running().any(|worker| self.inspect(worker, is_member))
     }
 
     /// Returns the bytes that all workers sent through rings and logs, and the bytes that they received and freed.

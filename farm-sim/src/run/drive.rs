@@ -70,6 +70,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         }
         (End::Done(_), Some(_)) if survives => cluster
             .come_to_rest_with(&left_over)
+            .and_then(|()| check_tables(&cluster))
             .map_err(|why| Failure::new(Judge::Rest, why)),
         (End::Stopped, Some(_)) if survives => {
             let why = format!(
@@ -225,6 +226,12 @@ fn run_clients(
     }
 }
 
+/// Checks the tables on all machines that run.
+fn check_tables(cluster: &Cluster) -> Result<(), String> {
+    let mut running = (0..cluster.workers()).filter(|worker| cluster.is_running(*worker));
+    running.try_for_each(|worker| cluster.inspect(worker, workload::check_tables))
+}
+
 /// Returns whether the workload is set up on all workers.
 fn is_set_up(cluster: &Cluster) -> bool {
     (0..cluster.workers()).all(|worker| cluster.inspect(worker, workload::has_begun))
@@ -237,9 +244,8 @@ fn fill_memory(cluster: &Cluster) -> u64 {
         let taken = std::iter::repeat_with(|| worker.reserve_array(class, 1, None));
         taken.take_while(Result::is_ok).count() as u64
     };
-    (0..cluster.workers())
-        .map(|worker| cluster.on(worker, fill))
-        .sum()
+    let running = (0..cluster.workers()).filter(|worker| cluster.is_running(*worker));
+    running.map(|worker| cluster.on(worker, fill)).sum()
 }
 
 fn standstill(cluster: &Cluster) -> Failure {

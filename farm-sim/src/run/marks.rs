@@ -91,7 +91,6 @@ pub const ALL: &[&str] = &[
     "kv: change waits for one of an adjacent bucket",
     "kv: change waits for room",
     "kv: changes combined",
-    "kv: counts wait for room",
     "kv: displaced backward",
     "kv: displaced forward",
     "kv: lookup restarted: block gone",

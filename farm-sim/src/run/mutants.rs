@@ -83,8 +83,6 @@ pub const ALL: &[Mutant] = &[
     ),
     mutant("reply credit not given back", "append"),
     mutant("two workers own a shard", "table"),
-    mutant("counts not told to the owner", "table"),
-    mutant("a machine leaves before it has sent its counts", "table"),
     mutant("a machine works before all are connected to it", "append"),
     mutant("still-born object not given back on abort", "table"),
     mutant("an edit writes before it has read everything", "table"),

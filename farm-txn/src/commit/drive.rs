@@ -4,7 +4,6 @@ use farm_core::fabric::Status;
 use farm_core::messaging::{CallError, ReplyCont};
 use farm_core::object::VersionWord;
 use farm_core::worker::{Cont, ReadResult, Worker};
-use smallvec::SmallVec;
 
 use super::coordinator::{Action, Blocked, Coordinator, Sent, Settings};
 use super::id::{CommitId, CommitPart};
@@ -120,11 +119,6 @@ fn run_local(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
     }
     let (cont, committed) = commit.local_outcome();
     let given_up = commit.tx.has_given_up();
-    if committed {
-        for cont in commit.tx.when_committed.drain(..) {
-            worker.defer(cont);
-        }
-    }
     commit.tx.clear();
     end_of(worker, &mut commit.tx);
     let state = transactions(worker);
@@ -208,10 +202,6 @@ pub(super) fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinat
         result => (cont, result),
     });
     let (distributed, given_up) = (commit.distributed, commit.tx.has_given_up());
-    let when_committed = match &outcome {
-        Some((_, Ok(()))) => std::mem::take(&mut commit.tx.when_committed),
-        _ => SmallVec::new(),
-    };
     let ended = commit.has_ended();
     if ended {
         commit.tx.clear();
@@ -236,9 +226,6 @@ pub(super) fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinat
             }
         }
         false => state.commits[id.index()] = Some(commit),
-    }
-    for cont in when_committed {
-        cont.resume(worker, ());
     }
     if let Some((cont, result)) = outcome {
         cont.resume(worker, result);

@@ -109,7 +109,6 @@ impl Tx {
     /// Drops all writes and releases the reserved room. The reads remain, to be validated.
     pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
         self.given_up = true;
-        self.when_committed.clear();
         give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
         for entry in self.entries.iter_mut().filter(|one| one.is_written()) {
             entry.bump = false;

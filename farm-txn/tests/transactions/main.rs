@@ -23,5 +23,4 @@ mod room;
 mod shipping;
 mod tasks;
 mod validation;
-mod when_committed;
 mod work;

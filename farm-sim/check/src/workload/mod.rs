@@ -143,6 +143,18 @@ pub fn take_left(worker: &mut Worker) -> (Log, FinalState) {
     (take_log(worker), state)
 }
 
+/// Checks the shards that this worker owns, of the tables of the workload, when no operation is under way.
+///
+/// # Errors
+/// The first violation.
+pub fn check_tables(worker: &mut Worker) -> Result<(), String> {
+    let work = work(worker);
+    let rows = work.rows.iter().flat_map(|rows| rows.tables.clone());
+    let tables: Vec<_> = work.table.into_iter().chain(rows).collect();
+    let check = |table| farm_kv::ops::check(worker, table).map(drop);
+    tables.into_iter().try_for_each(check)
+}
+
 /// Returns a description of operations on a graph that this worker has not ended; `None` if there are none.
 pub fn left_over(worker: &mut Worker) -> Option<String> {
     graph::left_over(worker)

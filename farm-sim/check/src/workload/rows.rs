@@ -122,7 +122,7 @@ fn opened(worker: &mut Worker, (): (), table: Result<TableId, KvError>) {
             rows(worker).tables.push(table);
             open(worker);
         }
-        Err(KvError::PeerLost(_)) => end_all(worker),
+        Err(KvError::PeerLost(_) | KvError::InDoubt(_)) => end_all(worker),
         Err(error) => give_up(worker, format!("cannot open a table: {error}")),
     }
 }
@@ -172,7 +172,7 @@ fn loaded(worker: &mut Worker, (): (), result: Result<Changed, KvError>) {
             load(worker, (), ());
         }
         Err(KvError::Conflict | KvError::Busy) => load(worker, (), ()),
-        Err(KvError::PeerLost(_)) => end_all(worker),
+        Err(KvError::PeerLost(_) | KvError::InDoubt(_)) => end_all(worker),
         other => give_up(
             worker,
             format!("cannot load a row: the insert returned {other:?}"),

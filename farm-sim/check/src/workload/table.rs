@@ -311,7 +311,8 @@ fn end_in_tx(worker: &mut Worker, client: usize, result: Result<KeyResult, TxErr
         }
         Err(Stop::Conflict(_)) => Err(KvError::Conflict),
         Err(Stop::Full(_)) => Err(KvError::Full(worker.me().machine)),
-        Err(Stop::Lost(machine) | Stop::InDoubt(machine)) => Err(KvError::PeerLost(machine)),
+        Err(Stop::Lost(machine)) => Err(KvError::PeerLost(machine)),
+        Err(Stop::InDoubt(machine)) => Err(KvError::InDoubt(machine)),
         Err(Stop::Leaving) => {
             work(worker).clients[client].doing = Doing::Nothing;
             return end_all(worker);
@@ -328,7 +329,8 @@ fn end(worker: &mut Worker, client: usize, result: Result<KeyResult, KvError>) {
         Ok(result) => result,
         Err(KvError::Busy) => return again_soon(worker, client, ask),
         Err(KvError::Full(_) | KvError::Crowded(_) | KvError::Conflict) => KeyResult::Refused,
-        Err(KvError::PeerLost(_)) => return end_all(worker),
+        Err(KvError::InDoubt(_)) if worker.survives() => return in_doubt(worker, client),
+        Err(KvError::PeerLost(_) | KvError::InDoubt(_)) => return end_all(worker),
         Err(error) => {
             work(worker)
                 .log
@@ -348,6 +350,17 @@ fn end(worker: &mut Worker, client: usize, result: Result<KeyResult, KvError>) {
         work.log.operations.push(operation);
     }
     ended(worker, index);
+}
+
+/// Ends a change that the owner of the shard may have made before it was lost.
+fn in_doubt(worker: &mut Worker, client: usize) {
+    let work = work(worker);
+    let state = &work.clients[client];
+    if let Doing::Table(pending) = state.doing {
+        let operation = pending.record_without_result(state.number, state.begun);
+        work.log.operations.push(operation);
+    }
+    ended(worker, client);
 }
 
 #[cfg(test)]

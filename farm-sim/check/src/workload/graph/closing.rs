@@ -121,7 +121,9 @@ fn answered(worker: &mut Worker, _: usize, reply: Result<&[u8], CallError>) {
             ask(worker, (), ());
         }
         // Its clients have ended, or continue when it is started again.
-        Err(CallError::PeerLost(machine)) if !worker.store().placement().contains(machine) => {
+        Err(CallError::PeerLost(machine))
+            if worker.survives() || !worker.store().placement().contains(machine) =>
+        {
             graph_work(worker).to_ask.pop();
             ask(worker, (), ());
         }

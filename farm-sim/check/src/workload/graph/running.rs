@@ -169,7 +169,7 @@ async fn run_task(farm: &Handle, client: usize) -> Result<(), TxError> {
 
 /// Ends a try of the operations of a client.
 fn end_try(worker: &mut Worker, client: usize, outcome: Result<(), Failure>) {
-    let now = moment(worker);
+    let (now, survives) = (moment(worker), worker.survives());
     let Some(pending) = pending(worker, client) else {
         return;
     };
@@ -186,6 +186,7 @@ fn end_try(worker: &mut Worker, client: usize, outcome: Result<(), Failure>) {
             pending.in_doubt = false;
             return end_all(worker);
         }
+        Err(Failure::InDoubt) if survives => record(worker, client, None),
         Err(Failure::InDoubt) => return end_all(worker),
         Err(Failure::Wrong(why)) => {
             let steps = format!("{:?}", pending.steps);

@@ -149,6 +149,7 @@ pub(super) fn refusal(error: GraphError) -> Got {
         }
         GraphError::Table(KvError::Full(_) | KvError::Crowded(_)) => Failure::Full,
         GraphError::Table(KvError::PeerLost(_)) => Failure::Lost,
+        GraphError::Table(KvError::InDoubt(_)) => Failure::InDoubt,
         GraphError::Tx(error) => stopped(error.into()),
         // The owner sends the text of errors.
         GraphError::Refused(text) if text.contains("memory") || text.contains("region") => {

@@ -34,9 +34,8 @@ pub(super) fn begin(worker: &mut Worker, client: usize, pending: TableOperation,
 fn of_table(error: TxError) -> KvError {
     match &error {
         TxError::Busy => KvError::Busy,
-        TxError::Abort(Abort::Lost(machine)) | TxError::InDoubt(machine) => {
-            KvError::PeerLost(*machine)
-        }
+        TxError::Abort(Abort::Lost(machine)) => KvError::PeerLost(*machine),
+        TxError::InDoubt(machine) => KvError::InDoubt(*machine),
         TxError::Layer(inner) => match inner.downcast_ref::<KvError>() {
             Some(error) => error.clone(),
             None => KvError::Damaged(error.to_string()),

@@ -180,7 +180,7 @@ impl Driven<'_> {
     }
 
     /// Returns the number of pairs in this machine's shards, or the first error in one. Retries after an error until
-    /// [`SETTLE`] has passed, because the last changes reach the owners of shards with a delay.
+    /// [`SETTLE`] has passed, because the last transactions may still hold locks.
     fn walk(&self, tables: &[TableId]) -> anyhow::Result<Result<u64, String>> {
         let until = Instant::now() + SETTLE;
         loop {

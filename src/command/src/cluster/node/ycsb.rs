@@ -115,7 +115,11 @@ impl Driven<'_> {
         let all = self.on_all(
             |worker, machine, answer: Sender<Result<OwnShards, KvError>>| {
                 machine.submit(worker, move |worker| {
-                    _ = answer.send(farm_kv::ops::own_shards(worker, table))
+                    farm_txn::spawn(worker, move |farm| async move {
+                        let own = farm_kv::ops::own_shards(&farm, table, u32::MAX).await;
+                        // Fails if the node no longer waits, because the machine is stopping.
+                        _ = answer.send(own);
+                    });
                 })
             },
             || {},
