@@ -164,8 +164,10 @@ impl Worker {
             further.expect("objects that were read have addresses inside their region")
         };
         let named = self.reads.named[slot.index()].filter(|_| request.is_named());
+        // A new object in a copy has no incarnation until it is written, and the pointer may be its own.
+        let is_new = why == Some(Misread::Busy) && found == Incarnation(0);
         let error = match why {
-            Some(_) if named.is_some_and(|named| named.is_stale(found)) => {
+            Some(_) if !is_new && named.is_some_and(|named| named.is_stale(found)) => {
                 ReadError::Gone(request.address)
             }
             Some(Misread::Busy) => {
