@@ -1,8 +1,8 @@
 //! What a running machine reports about itself, to `farm status` and to programs.
 //!
 //! A thread of each machine listens at a socket of this host, in the abstract namespace of Unix sockets, so that it leaves no
-//! file. It writes one JSON document to each caller of the same user, and closes the connection. The workers are asked
-//! in one of their turns, and go on. Another thread answers requests about the machine's [replicas], at a socket of its own.
+//! file. It writes one JSON document to each caller of the same user, and closes the connection. The workers are asked,
+//! and go on. Another thread answers requests about the machine's [replicas], at a socket of its own.
 
 mod client;
 mod collect;

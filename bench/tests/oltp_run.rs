@@ -155,8 +155,8 @@ impl Cluster {
         sum
     }
 
-    /// Walks all tables and returns the number of pairs. Retries, because the counts of the last changes reach the
-    /// owners of the shards with a delay.
+    /// Walks all tables and returns the number of pairs. Retries, because the last transactions may still hold
+    /// locks.
     fn pairs(&self) -> u64 {
         let until = Instant::now() + PATIENCE;
         loop {

@@ -112,11 +112,13 @@ pub const LOW_MEMORY_SHARE: u64 = 8;
 /// this takes a tenth of a second, which is much longer than any commit.
 pub const READ_TRIES: u16 = 10_000;
 
-/// The same on machines that survive the loss of one of them: half a second or more. Objects of commits in which the lost machine took
+/// The same on machines that survive the loss of one of them: about half a second. Objects of commits in which the lost machine took
 /// part stay locked until these are recovered.
-pub const READ_TRIES_OF_A_LOSS: u16 = u16::MAX;
+pub const READ_TRIES_OF_A_LOSS: u16 = 50_000;
 
 const _: () = assert!(DEFAULT_REGION_BYTES <= MAX_REGION_BYTES);
+// A read fails when it has had more tries than this.
+const _: () = assert!(READ_TRIES < u16::MAX && READ_TRIES_OF_A_LOSS < u16::MAX);
 // The memory of all machines together is counted in 64 bits.
 const _: () = assert!(MAX_MACHINE_MEMORY_BYTES < u64::MAX / MACHINE_SLOTS as u64);
 const _: () = assert!(DEFAULT_REGION_BYTES.is_multiple_of(BLOCK_GRAIN_BYTES));

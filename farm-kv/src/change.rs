@@ -141,6 +141,7 @@ pub(crate) fn encode(outcome: &Result<Changed, KvError>) -> u8 {
         Err(KvError::Conflict) => 6,
         Err(KvError::Crowded(_)) => 7,
         Err(KvError::Moved(_)) => 9,
+        Err(KvError::InDoubt(_)) => 10,
         Err(_) => 8,
     }
 }
@@ -167,6 +168,7 @@ pub(crate) fn decode(code: u8, machine: MachineId) -> Result<Changed, KvError> {
         6 => Err(KvError::Conflict),
         7 => Err(KvError::Crowded(machine)),
         9 => Err(KvError::Moved(machine)),
+        10 => Err(KvError::InDoubt(machine)),
         _ => Err(KvError::Damaged(format!(
             "machine {machine} rejected the change; see the log of that machine for the reason"
         ))),

@@ -11,9 +11,9 @@ use farm_core::fabric::Slot as Room;
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::messaging::{MessageId, Request};
 use farm_core::object::Incarnation;
-use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 use farm_txn::tasks::{Answer, Slot, answer};
-use farm_txn::{Abort, Handle, TxError, spawn};
+use farm_txn::{Handle, TxError, spawn};
 use futures_util::future::try_join_all;
 
 use crate::KvError;
@@ -33,15 +33,19 @@ const REQUEST_BYTES: usize = 6;
 const REPLY_BYTES: usize = 8;
 /// The reply of a worker that does not own the shard.
 const MOVED: &[u8] = &[0];
-/// Maximum number of blocks of a chain. A longer one is followed again from its bucket: it was changed while it was read.
-const MOST_BLOCKS: usize = 1 << 16;
+/// Maximum number of blocks of a chain: as many as a transaction can have objects. A chain in damaged memory may be a cycle.
+const MOST_BLOCKS: u64 = 1 << 24;
+/// Number of times that a bucket is read again because its chain was changed, or that objects stay locked, before the count fails.
+const MOST_TRIES: u32 = 1000;
+/// Bytes of buckets that are read at a time.
+const READ_BYTES: usize = 16 << 10;
 
 /// Counts the pairs of a table. The continuation is called from the event loop.
 ///
 /// It reads all buckets. Each is read at a moment of its own, so the number is exact if nothing changes the table meanwhile.
 ///
-/// The continuation receives [`KvError::NotOpen`], [`KvError::Catalog`] if an owner cannot open the table or read its shard, or
-/// [`KvError::PeerLost`].
+/// The continuation receives [`KvError::NotOpen`]; [`KvError::Conflict`] if objects stay locked, or chains change all the time;
+/// [`KvError::Catalog`] if another owner cannot open the table or read its shard; [`KvError::Moved`]; [`KvError::PeerLost`].
 pub fn count(worker: &mut Worker, table: TableId, cont: Cont<Result<u64, KvError>>) {
     spawn(worker, move |farm| async move {
         let pairs = count_all(&farm, table).await;
@@ -150,6 +154,13 @@ pub(crate) struct Contents {
     pub(crate) blocks: u64,
 }
 
+impl Contents {
+    fn add(&mut self, more: Self) {
+        self.pairs += more.pairs;
+        self.blocks += more.blocks;
+    }
+}
+
 /// Reads the pairs and blocks of a shard, of any machine. If it has more than `most` buckets, this many are read, at equal
 /// distances, and the result is the estimate for the whole shard.
 pub(crate) async fn read_shard(
@@ -165,8 +176,7 @@ pub(crate) async fn read_shard(
     let mut sum = Contents::default();
     for sample in 0..most {
         let bucket = u64::from(all) * u64::from(sample) / u64::from(most);
-        let found = read_buckets(farm, place, bucket as u32, 1).await?;
-        (sum.pairs, sum.blocks) = (sum.pairs + found.pairs, sum.blocks + found.blocks);
+        sum.add(read_buckets(farm, place, bucket as u32, 1).await?);
     }
     let of_all = |count: u64| {
         let scaled = u128::from(count) * u128::from(all);
@@ -185,25 +195,43 @@ async fn read_buckets(
     first: u32,
     count: u32,
 ) -> Result<Contents, KvError> {
-    let layout = place.layout;
-    let bytes = layout.bucket_bytes();
-    let largest = at_once(farm, |worker| worker.arena().largest());
-    let in_one_read = (largest / bytes).clamp(1, count.max(1) as usize) as u32;
+    let bytes = place.layout.bucket_bytes();
+    let in_one_read = (READ_BYTES / bytes).clamp(1, count.max(1) as usize) as u32;
     let mut sum = Contents::default();
     for from in (first..first + count).step_by(in_one_read as usize) {
-        let buckets = in_one_read.min(first + count - from);
-        let objects = read(farm, place.address(from), layout.bucket_class, buckets).await?;
-        for (bucket, object) in (from..).zip(objects.chunks_exact(bytes)) {
-            sum.pairs += u64::from(layout.meta_of_bucket(object).occupied.count_ones());
-            let mut chain = read_chain(farm, &layout, layout.next_of_bucket(object)).await?;
-            while chain.is_none() {
-                farm_core::marks::mark("kv: a chain changed while it was counted");
-                let again = read(farm, place.address(bucket), layout.bucket_class, 1).await?;
-                chain = read_chain(farm, &layout, layout.next_of_bucket(&again)).await?;
+        // The blocks of a chain must not become other objects until they are read.
+        let guard = at_once(farm, Worker::pin);
+        let found = read_some(farm, place, from, in_one_read.min(first + count - from)).await;
+        at_once(farm, |worker| worker.unpin(guard));
+        sum.add(found?);
+    }
+    Ok(sum)
+}
+
+/// Reads the pairs and blocks of as many buckets as one read has.
+async fn read_some(
+    farm: &Handle,
+    place: &ShardPlace,
+    first: u32,
+    count: u32,
+) -> Result<Contents, KvError> {
+    let layout = place.layout;
+    let objects = read(farm, place.address(first), layout.bucket_class, count).await?;
+    let mut sum = Contents::default();
+    for (bucket, object) in (first..).zip(objects.chunks_exact(layout.bucket_bytes())) {
+        sum.pairs += u64::from(layout.meta_of_bucket(object).occupied.count_ones());
+        let mut chain = read_chain(farm, &layout, layout.next_of_bucket(object)).await?;
+        let mut tries = 0;
+        while chain.is_none() {
+            farm_core::marks::mark("kv: a chain changed while it was counted");
+            tries += 1;
+            if tries > MOST_TRIES {
+                return Err(KvError::Conflict);
             }
-            let chain = chain.unwrap_or_default();
-            (sum.pairs, sum.blocks) = (sum.pairs + chain.pairs, sum.blocks + chain.blocks);
+            let again = read(farm, place.address(bucket), layout.bucket_class, 1).await?;
+            chain = read_chain(farm, &layout, layout.next_of_bucket(&again)).await?;
         }
+        sum.add(chain.unwrap_or_default());
     }
     Ok(sum)
 }
@@ -218,15 +246,15 @@ async fn read_chain(
     while let Some(pointer) = next {
         let object = match read(farm, pointer.address, layout.block_class, 1).await {
             Ok(object) => object,
-            // The block was freed, and its memory serves other objects.
-            Err(KvError::Damaged(_)) => return Ok(None),
+            // The block was freed.
+            Err(KvError::Damaged(_) | KvError::Conflict) => return Ok(None),
             Err(error) => return Err(error),
         };
         let header = object[8..]
             .first_chunk()
             .map(|word| u64::from_le_bytes(*word));
         let is_meant = header.is_some_and(|word| pointer.names(Incarnation(word)));
-        if !is_meant || sum.blocks as usize == MOST_BLOCKS {
+        if !is_meant || sum.blocks == MOST_BLOCKS {
             return Ok(None);
         }
         let (after, occupied) = layout.next_of_block(&object);
@@ -240,7 +268,7 @@ async fn read_chain(
 /// Reads adjacent objects, each as it was at one moment, with headers and line versions.
 ///
 /// # Errors
-/// Those of a lookup: [`KvError::Damaged`] if there are no such objects, [`KvError::PeerLost`].
+/// Those of a lookup: [`KvError::Damaged`] if there are no such objects, [`KvError::Conflict`] if one stays locked, [`KvError::PeerLost`].
 async fn read(
     farm: &Handle,
     first: Address,
@@ -261,8 +289,6 @@ async fn read(
         let take = |answer: &mut Answer| Ok(std::mem::take(&mut answer.ok()?.bytes));
         match farm.call(start, take).await {
             Err(TxError::Busy) => room(farm, bytes).await,
-            // A writer held an object for long.
-            Err(TxError::Abort(Abort::TimedOut(_))) => farm.let_others_run().await,
             objects => {
                 let mut objects: Vec<u8> = objects.map_err(KvError::of_catalog)?;
                 objects.truncate(bytes);
@@ -284,11 +310,6 @@ async fn room(farm: &Handle, bytes: usize) {
 fn came(worker: &mut Worker, slot: Slot, result: ReadResult) {
     match result {
         Ok(room) => copy(worker, slot, room),
-        Err(ReadError::StaysLocked(at)) => {
-            answer(worker, slot, |answer| {
-                answer.fail(Abort::TimedOut(at).into())
-            });
-        }
         Err(error) => {
             let error = TxError::from(KvError::from(error));
             answer(worker, slot, |answer| answer.fail(error));

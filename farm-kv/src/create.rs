@@ -11,11 +11,12 @@
 
 use std::collections::BTreeSet;
 
+use farm_core::alloc::SizeClass;
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::membership::manager::Recorded;
 use farm_core::messaging::{MessageId, Request};
 use farm_core::worker::{Cont, Worker};
-use farm_txn::{Handle, TxError, spawn};
+use farm_txn::{Abort, Handle, TxError, spawn};
 
 use crate::KvError;
 use crate::calls::{at_once, call};
@@ -178,17 +179,14 @@ async fn record(
     shards: &[Address],
 ) -> Result<bool, KvError> {
     let count = catalog::list_objects(spec.shards);
-    let list = at_once(farm, |worker| {
-        let machine = worker.me().machine;
-        let list = worker.reserve_array(catalog::class(), count, Some(root));
-        list.map_err(|error| KvError::Memory {
-            machine,
+    let list = make(farm, catalog::class(), count, Some(root)).await;
+    let first = list.map_err(|error| match error {
+        TxError::Alloc(error) => KvError::Memory {
+            machine: farm.me().machine,
             why: error.to_string(),
-        })
+        },
+        error => KvError::of_catalog(error),
     })?;
-    let first = list.first();
-    let created = farm.create_array(list).await;
-    created.map_err(KvError::of_catalog)?;
     let recorded = write_list(farm, root, spec, (first, shards)).await;
     if !matches!(recorded, Ok(true)) {
         free(farm, first, count).await?;
@@ -342,7 +340,7 @@ pub(crate) fn handle_make(worker: &mut Worker, request: Request, body: &[u8]) {
         }
     };
     spawn(worker, move |farm| async move {
-        let made = make(&farm, layout, spec.buckets + 1).await;
+        let made = make(&farm, layout.bucket_class, spec.buckets + 1, None).await;
         at_once(&farm, |worker| match made {
             Ok(first) => worker.reply(request, &[&first.to_bits().to_le_bytes()]),
             Err(error) => {
@@ -353,11 +351,22 @@ pub(crate) fn handle_make(worker: &mut Worker, request: Request, body: &[u8]) {
     });
 }
 
-async fn make(farm: &Handle, layout: Layout, buckets: u32) -> Result<Address, TxError> {
-    let array = at_once(farm, |worker| {
-        worker.reserve_array(layout.bucket_class, buckets, None)
-    })?;
-    let first = array.first();
-    farm.create_array(array).await?;
-    Ok(first)
+/// Creates objects on this machine. Begins again if the configuration changes meanwhile.
+async fn make(
+    farm: &Handle,
+    class: SizeClass,
+    count: u32,
+    near: Option<Address>,
+) -> Result<Address, TxError> {
+    loop {
+        let array = at_once(farm, |worker| worker.reserve_array(class, count, near))?;
+        let first = array.first();
+        match farm.create_array(array).await {
+            Err(TxError::Abort(Abort::Reconfigured)) => {
+                farm_core::marks::mark("kv: a shard made again after a loss");
+                farm.sleep(LOOK_AGAIN).await;
+            }
+            created => return created.map(|()| first),
+        }
+    }
 }

@@ -1,5 +1,7 @@
 //! Opens tables on a worker: finds them in the catalog, or has them created ([`crate::create`]).
 
+use std::time::Duration;
+
 use farm_core::ids::Address;
 use farm_core::marks;
 use farm_core::messaging::{Handler, Request};
@@ -15,6 +17,8 @@ use crate::pending::{Opening, Postponed};
 use crate::state::kv;
 use crate::table::{OpenCont, Shard, Table, TableId, TableSpec, possible};
 
+/// Interval between tries after a machine was lost.
+const LOOK_AFTER_LOSS: Duration = Duration::from_millis(2);
 /// Maximum number of times that a worker looks up a table to open it, and the creator of tables.
 const MOST_LOOKUPS: u32 = 1000;
 
@@ -103,8 +107,13 @@ async fn find(
             return Ok((table, catalog::shards(farm, &found).await?));
         }
         let spec = wanted.ok_or(KvError::NotOpen(id))?;
-        if !create::request(farm, spec).await? {
-            farm.sleep(LOOK_AGAIN).await;
+        let survives = at_once(farm, |worker| worker.survives());
+        match create::request(farm, spec).await {
+            Ok(true) => {}
+            Ok(false) => farm.sleep(LOOK_AGAIN).await,
+            // Its creator, or a machine on which it was to be made. The next configuration is without it.
+            Err(KvError::PeerLost(_)) if survives => farm.sleep(LOOK_AFTER_LOSS).await,
+            Err(error) => return Err(error),
         }
     }
     let why = format!("no worker takes itself for the one that creates table {id}");

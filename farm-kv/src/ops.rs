@@ -46,6 +46,7 @@ pub fn change(
             table: table.0,
             shard,
             body,
+            asked: owner.machine,
             refusals: Refusals::default(),
             outcome: None,
             cont,
@@ -70,7 +71,10 @@ pub struct OwnShards {
 /// read, and the numbers of pairs and bytes are estimates.
 ///
 /// # Errors
-/// [`KvError::NotOpen`]; those of [`crate::count()`].
+/// [`KvError::NotOpen`]; [`KvError::Conflict`]; [`KvError::PeerLost`].
+///
+/// # Panics
+/// If it is polled by another task than one of a worker.
 pub async fn own_shards(farm: &Handle, table: TableId, most: u32) -> Result<OwnShards, KvError> {
     let own = at_once(farm, |worker| own_places(worker, table))?;
     let most = (most / own.len().max(1) as u32).max(1);

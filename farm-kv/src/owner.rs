@@ -15,12 +15,12 @@ use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::messaging::Request;
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
-use farm_txn::{Tx, TxError, TxLimits};
+use farm_txn::{Abort, Tx, TxError, TxLimits};
 
 use crate::KvError;
 use crate::change::{Order, PUTS, REMOVE, encode, parse, table_of};
 use crate::open::when_open;
-use crate::owners::owner_of;
+use crate::owners::{LOOK_AGAIN, owner_of};
 use crate::shard::{Changed, EditError, Editor, Incomplete, ShardPlace, complete};
 use crate::ship::redirect;
 use crate::state::kv;
@@ -95,7 +95,7 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
         Ok((tx, Ok(_))) if tx.is_locked_out(worker) => {
             marks::mark("kv: an object of a change is locked");
             farm_txn::checkin(worker, tx);
-            retry(worker, id);
+            count_conflict(worker, id);
         }
         Ok((tx, Ok(made))) => {
             kv(worker).owner.batch(id).made = made;
@@ -106,9 +106,9 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
             far::attempt(worker, id);
         }
         Ok((tx, Err(incomplete))) => match incomplete.error {
-            TxError::Abort(_) => {
+            TxError::Abort(why) => {
                 farm_txn::checkin(worker, tx);
-                retry(worker, id);
+                retry(worker, id, why);
             }
             // The error is valid only if the reads are of one moment, because workers of other machines may change the
             // shard, too. Therefore the reads are validated first.
@@ -133,7 +133,8 @@ fn on_committed(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
             state.change_counters.changes += made;
             end(worker, id, None);
         }
-        Err(TxError::Abort(_)) => retry(worker, id),
+        Err(TxError::Abort(why)) => retry(worker, id, why),
+        Err(TxError::InDoubt(machine)) => end(worker, id, Some(&KvError::InDoubt(machine))),
         Err(error) => {
             let machine = worker.me().machine;
             refuse(worker, id, refusal(error, machine));
@@ -150,7 +151,8 @@ fn on_validated(worker: &mut Worker, id: BatchId, result: Result<(), TxError>) {
             id,
             refusal.expect("an attempt that fails stores its error before it validates its reads"),
         ),
-        Err(_) => retry(worker, id),
+        Err(TxError::Abort(why)) => retry(worker, id, why),
+        Err(_) => count_conflict(worker, id),
     }
 }
 
@@ -163,8 +165,17 @@ fn most_conflicts(worker: &Worker) -> u32 {
     }
 }
 
+/// Handles the abort of a batch's transaction.
+fn retry(worker: &mut Worker, id: BatchId, why: Abort) {
+    match why {
+        // It is not known how long the change of the configuration takes.
+        Abort::Reconfigured => worker.set_timer(LOOK_AGAIN, Cont::new(attempt, id)),
+        _ => count_conflict(worker, id),
+    }
+}
+
 /// Handles a conflict of a batch with another transaction: retries the batch, or ends it after too many conflicts.
-fn retry(worker: &mut Worker, id: BatchId) {
+fn count_conflict(worker: &mut Worker, id: BatchId) {
     marks::mark("kv: transaction retried");
     let most = most_conflicts(worker);
     match kv(worker).owner.on_conflict(id, most) {

@@ -30,13 +30,12 @@ impl Refusals {
     ///
     /// A machine that is lost before it was asked is not the owner in the next configuration.
     pub(crate) fn next_wait(&mut self, worker: &Worker, error: &KvError) -> Option<Duration> {
-        let again = match error {
-            KvError::PeerLost(_) => worker.survives(),
-            KvError::Moved(_) => self.0 < MOST_REFUSALS,
-            _ => false,
+        self.0 = match error {
+            KvError::PeerLost(_) if worker.survives() => 0,
+            KvError::Moved(_) if self.0 < MOST_REFUSALS => self.0 + 1,
+            _ => return None,
         };
-        self.0 += 1;
-        again.then_some(LOOK_AGAIN)
+        Some(LOOK_AGAIN)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use farm_core::ids::{Address, WorkerRef};
+use farm_core::ids::{Address, MachineId, WorkerRef};
 use farm_core::messaging::{Handler, Request};
 use farm_core::worker::{BorrowCont, Borrowed, Cont, EpochGuard, Worker};
 use farm_txn::tasks::Slot;
@@ -116,9 +116,11 @@ pub(crate) struct PendingChange {
     pub(crate) shard: u32,
     /// Body of the message.
     pub(crate) body: Vec<u8>,
-    /// The workers that have refused the change, because they do not own the shard.
+    /// The machine to which it was sent last.
+    pub(crate) asked: MachineId,
+    /// The workers that have not made it, because they do not own the shard, or were lost before.
     pub(crate) refusals: Refusals,
-    /// Outcome of a change that failed before it was sent.
+    /// Outcome of a change that was not made.
     pub(crate) outcome: Option<Result<Changed, KvError>>,
     pub(crate) cont: ChangeCont,
 }

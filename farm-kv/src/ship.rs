@@ -20,6 +20,7 @@ pub(crate) fn redirect(worker: &mut Worker, body: Vec<u8>, cont: ChangeCont) {
         table: order.table,
         shard: order.shard,
         body,
+        asked: worker.me().machine,
         refusals: Refusals::default(),
         outcome: None,
         cont,
@@ -68,6 +69,7 @@ fn try_send(worker: &mut Worker, pending: usize) -> bool {
     let state = kv(worker);
     let entry = &mut state.changes[pending];
     let owner = state.tables[&entry.table].shards[entry.shard as usize].owner;
+    entry.asked = owner.machine;
     let body = std::mem::take(&mut entry.body);
     let sent = worker.call(
         owner,
@@ -116,11 +118,7 @@ fn report(worker: &mut Worker, pending: u64, (): ()) {
 }
 
 fn answered(worker: &mut Worker, pending: u64, reply: Result<&[u8], CallError>) {
-    let state = kv(worker);
-    let entry = &mut state.changes[pending as usize];
-    let machine = state.tables[&entry.table].shards[entry.shard as usize]
-        .owner
-        .machine;
+    let machine = kv(worker).changes[pending as usize].asked;
     let outcome = match reply {
         Ok([code]) => decode(*code, machine),
         Ok(_) => Err(KvError::Damaged(format!(

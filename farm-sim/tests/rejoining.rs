@@ -1,29 +1,22 @@
-//! What a machine without memory must have done before it leaves, and what happens on it when it has come back.
+//! What happens on a machine without memory that has left and come back.
 
 use std::time::Duration;
 
-use farm_core::worker::{Cont, Worker};
-use farm_kv::shard::Changed;
-use farm_kv::{Change, KEY_BYTES, TableId, TableSpec};
+use farm_core::worker::Worker;
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
 use farm_sim::fabric::{Odds, SimConfig};
-use farm_txn::{TxError, TxHandle, api};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// The machine without memory.
 const GUEST: usize = 2;
 const MOST_STEPS: u64 = 1_000_000;
-const VALUE: [u8; 8] = [7; 8];
 /// A worker that nobody wakes sleeps longer, in simulated time.
 const WORKERS_SLEEP: Duration = Duration::from_secs(2);
 
 /// The state of a test on a worker.
 #[derive(Default)]
 struct Known {
-    table: Option<TableId>,
-    tx: Option<TxHandle>,
-    committed: u64,
     /// Whether an item of the worker's inbox has run.
     began: bool,
 }
@@ -66,77 +59,6 @@ fn until(cluster: &Cluster, what: &str, done: impl Fn() -> bool) {
         assert_ne!(cluster.step(), Stepped::Stopped, "{:?}", cluster.failures());
     }
     panic!("{what} takes more than {MOST_STEPS} steps");
-}
-
-fn insert(worker: &mut Worker, key: u8) {
-    let table = known(worker).table.unwrap();
-    let tx = api::begin(worker);
-    known(worker).tx = Some(tx);
-    let key = [key; KEY_BYTES];
-    let inserted = Cont::new(
-        |worker: &mut Worker, _: u64, changed: Result<Changed, TxError>| {
-            assert_eq!(changed.unwrap(), Changed::Inserted);
-            let tx = known(worker).tx.take().unwrap();
-            let committed = |worker: &mut Worker, _: u64, ended: Result<(), TxError>| {
-                ended.unwrap();
-                known(worker).committed += 1;
-            };
-            api::commit(worker, tx, Cont::new(committed, 0));
-        },
-        0,
-    );
-    let change = Change::Insert(&VALUE);
-    farm_kv::tx::change(worker, tx, table, &key, change, inserted).unwrap();
-}
-
-/// Regression test: a worker gathers the changes of a table's counts for 100 us before it sends them to the owners of the shards. A
-/// machine that left within that time did not send them, so the owners counted wrong for ever.
-#[test]
-fn a_machine_that_leaves_has_sent_the_changes_of_counts() {
-    for seed in 0..20 {
-        let (cluster, limits) = cluster(seed, 1);
-        let spec = TableSpec {
-            id: 1,
-            neighbourhood: 6,
-            key_bytes: KEY_BYTES,
-            value_bytes: VALUE.len(),
-            shards: 2,
-            buckets: 4,
-        };
-        for worker in 0..cluster.workers() {
-            let opened = |worker: &mut Worker, _: u64, table: Result<TableId, _>| {
-                known(worker).table = Some(table.unwrap());
-            };
-            cluster.on(worker, |worker| {
-                farm_kv::open(worker, spec, Cont::new(opened, 0))
-            });
-        }
-        let is_open = |worker| cluster.inspect(worker, |worker| known(worker).table.is_some());
-        until(&cluster, "to open a table", || {
-            (0..cluster.workers()).all(is_open)
-        });
-        // The machine truncates both commits 500 us after the first one. Then it waits for nothing else.
-        let second = Cont::new(|worker: &mut Worker, _: u64, ()| insert(worker, 2), 0);
-        cluster.submit(GUEST, move |worker| {
-            insert(worker, 1);
-            worker.set_timer(Duration::from_micros(400 + 5 * seed), second);
-        });
-        until(&cluster, "to insert two pairs", || {
-            cluster.inspect(GUEST, |worker| known(worker).committed) == 2
-        });
-        cluster.leave(GUEST);
-        until(&cluster, "to leave", || !cluster.is_running(GUEST));
-        cluster.come_to_rest_with(&farm_kv::left_over).unwrap();
-        let pairs = |worker| -> u64 {
-            let facts = cluster.on(worker, |worker| {
-                let table = known(worker).table.unwrap();
-                farm_kv::ops::check(worker, table)
-            });
-            let facts = facts.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
-            facts.iter().map(|shard| shard.pairs).sum()
-        };
-        assert_eq!((0..2 * limits.workers).map(pairs).sum::<u64>(), 2);
-    }
 }
 
 /// Regression test: a worker that slept when the first worker of its machine had joined the cluster was not woken, although items

@@ -1,8 +1,9 @@
 //! Collects the status of a machine from its workers.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use farm_core::alloc::SizeClass;
 use farm_core::config::Config;
@@ -10,6 +11,7 @@ use farm_core::machine::Machine;
 use farm_core::region::store::Store;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Handle, TxError};
+use futures_util::future::select;
 
 use super::{ClassStatus, Counts, MachineStatus, MemoryStatus, NameStatus, TableStatus, VERSION};
 use crate::catalog::{self, Entry};
@@ -18,6 +20,8 @@ use crate::farm::Farm;
 
 /// About how many buckets of a table a worker reads to count or to estimate its pairs.
 const READ_BUCKETS: u32 = 4096;
+/// Longest time for which a worker reads tables. Tables that it has not read by then are not reported.
+const LONGEST_READ: Duration = Duration::from_secs(1);
 
 /// What is needed to collect the status of a machine.
 pub(super) struct Collector {
@@ -71,7 +75,7 @@ impl Collector {
         })
     }
 
-    /// Asks all workers. Waits until each has had a turn.
+    /// Asks all workers, and waits for their answers, which take somewhat longer than [`LONGEST_READ`] at most.
     pub(super) fn collect(&self) -> Result<MachineStatus> {
         let mut status = self.fixed.clone();
         status.uptime_s = self.started.elapsed().as_secs_f64();
@@ -105,7 +109,15 @@ impl Collector {
 /// Collects what a worker reports.
 fn of_worker(worker: &mut Worker, cont: Cont<std::result::Result<OfWorker, TxError>>) {
     farm_txn::spawn(worker, move |farm| async move {
-        let tables = tables(&farm).await;
+        let mut tables = Vec::new();
+        {
+            // While the cluster waits for a machine, so do reads.
+            let (read, limit) = (
+                pin!(read_tables(&farm, &mut tables)),
+                pin!(farm.sleep(LONGEST_READ)),
+            );
+            select(read, limit).await;
+        }
         farm.at_once(|worker| {
             let own = OfWorker {
                 classes: classes(worker),
@@ -131,8 +143,8 @@ fn classes(worker: &mut Worker) -> Vec<ClassStatus> {
     classes.collect()
 }
 
-async fn tables(farm: &Handle) -> Vec<TableStatus> {
-    let mut all = Vec::new();
+/// Adds the tables, with the pairs of this worker's shards.
+async fn read_tables(farm: &Handle, all: &mut Vec<TableStatus>) {
     for spec in farm.at_once(farm_kv::ops::open_tables).unwrap_or_default() {
         if let Ok(own) = farm_kv::ops::own_shards(farm, spec.table(), READ_BUCKETS).await {
             all.push(TableStatus {
@@ -145,7 +157,6 @@ async fn tables(farm: &Handle) -> Vec<TableStatus> {
             });
         }
     }
-    all
 }
 
 fn names(worker: &mut Worker) -> Vec<NameStatus> {

@@ -109,10 +109,13 @@ pub enum Misread {
 }
 
 /// Returns whether a header without an incarnation is one of a slot that was never used, or of a new object in a copy: recovery has
-/// locked it, or is writing it, or its writer was killed between the version and the incarnation.
-fn is_unwritten(word: u64) -> bool {
-    let locked = VersionWord::of(VersionWord(word).version(), LockMode::Exclusive);
-    word == 0 || word == locked.0
+/// locked it, or, if `in_copies`, is writing it, or its writer was killed between the version and the incarnation.
+fn is_unwritten(word: u64, in_copies: bool) -> bool {
+    let version = match in_copies {
+        true => VersionWord(word).version(),
+        false => Version::ZERO,
+    };
+    word == 0 || word == VersionWord::of(version, LockMode::Exclusive).0
 }
 
 /// Returns why images of adjacent objects of `class`, `stride` words each, failed [`all_consistent`]. Returns `None` if
@@ -120,12 +123,15 @@ fn is_unwritten(word: u64) -> bool {
 ///
 /// A header keeps its class while a writer holds its lock. The class is therefore checked before the lock and the line
 /// versions, which may be payload of an object of another class.
+///
+/// `in_copies` says that the words may be of a copy that has become a primary. Memory of copies keeps its class, so words that look like
+/// the header of a new object are one; in other memory they may be payload.
 #[cold]
-pub fn misread(words: &[u64], stride: usize, class: SizeClass) -> Option<Misread> {
+pub fn misread(words: &[u64], stride: usize, class: SizeClass, in_copies: bool) -> Option<Misread> {
     let mut busy = false;
     for (index, object) in words.chunks(stride).enumerate() {
         let incarnation = Incarnation(object[1]);
-        if incarnation.0 == 0 && is_unwritten(object[0]) {
+        if incarnation.0 == 0 && is_unwritten(object[0], in_copies) {
             // The lines are zero, too, unless an object is being written there, or recovery decides whether it was.
             busy |= Image::check(object).is_err();
         } else if incarnation.count() < Base::LEAST_INCARNATION {
@@ -286,7 +292,7 @@ mod tests {
         let mut words = two_objects(class);
         change(&mut words[16..]);
         let consistent = all_consistent(&words, 16, class);
-        (consistent, misread(&words, 16, class))
+        (consistent, misread(&words, 16, class, false))
     }
 
     #[test]
@@ -313,11 +319,17 @@ mod tests {
         let unused = shown(|words| words.fill(0));
         assert_eq!(unused, (false, None), "the slot was never used");
         for version in [0, 5, 1 << 60] {
-            let new = shown(|words| {
-                words.fill(0);
-                words[0] = VersionWord::of(Version::new(version), LockMode::Exclusive).0;
-            });
-            assert_eq!(new, (false, Some(Misread::Busy)), "a new object in a copy");
+            let class = SizeClass::new(1);
+            let mut words = two_objects(class);
+            words[16..].fill(0);
+            words[16] = VersionWord::of(Version::new(version), LockMode::Exclusive).0;
+            let why = |in_copies| misread(&words, 16, class, in_copies);
+            assert_eq!(why(true), Some(Misread::Busy), "a new object in a copy");
+            let other = match version {
+                0 => Misread::Busy,
+                _ => Misread::NoHeader { index: 1 },
+            };
+            assert_eq!(why(false), Some(other));
         }
         // Zero payload behind a line version; small numbers; the address of a pointer.
         for (first, second) in [

@@ -266,13 +266,6 @@ impl Store {
         self.region(id).is_some()
     }
 
-    /// Returns whether the primary of a region was lost, and another machine has become the primary.
-    pub fn has_moved(&self, id: RegionId) -> bool {
-        let applied = self.applied.load();
-        let region = applied.as_ref().and_then(|applied| applied.region(id));
-        region.is_some_and(|region| region.last_primary_change > region.replicas[0].since)
-    }
-
     /// Returns whether a region was another machine's, which was lost. Slots of objects that are freed in it are not used again.
     pub fn is_promoted(&self, id: RegionId) -> bool {
         lock(&self.promoted).contains_key(&id)

@@ -48,9 +48,9 @@ fn changed(worker: &mut Worker, id: BatchId, result: Result<Changed, TxError>) {
             owner.first_of(id).outcome = Some(Ok(changed));
             api::commit(worker, tx, Cont::new(on_committed, id));
         }
-        Err(TxError::Abort(_)) => {
+        Err(TxError::Abort(why)) => {
             api::abort(worker, tx);
-            retry(worker, id);
+            retry(worker, id, why);
         }
         Err(error) => {
             let machine = worker.me().machine;

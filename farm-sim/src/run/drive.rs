@@ -172,6 +172,7 @@ fn run_clients(
     let (mut loss, mut full_after) = (plan.loss, plan.full_after);
     // The second loss, and the looks until it strikes.
     let mut second = None;
+    let mut in_set_up = plan.in_set_up;
     let (mut done, mut since, mut steps, mut filled) = (0, Nanos(0), 0, 0);
     loop {
         for _ in 0..STEPS_PER_LOOK {
@@ -190,8 +191,13 @@ fn run_clients(
             filled = fill_memory(cluster);
         }
         if let Some((after, what)) = loss
-            && done >= after
-            && (!plan.limits.survives || is_set_up(cluster))
+            && match &mut in_set_up {
+                Some(looks) => {
+                    *looks -= 1;
+                    *looks == 0
+                }
+                None => done >= after && (!plan.limits.survives || is_set_up(cluster)),
+            }
         {
             what.strike(cluster);
             loss = None;

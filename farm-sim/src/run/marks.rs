@@ -79,6 +79,7 @@ pub const ALL: &[&str] = &[
     "kept: recovery commits a transaction in doubt",
     "kv: a block allocated on another machine",
     "kv: a creation waited for",
+    "kv: a shard made again after a loss",
     "kv: a table opened for a message",
     "kv: an edit waits for what it misses",
     "kv: an object of a change is locked",

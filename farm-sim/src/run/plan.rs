@@ -15,6 +15,9 @@ use crate::fabric::{Odds, SimConfig};
 /// XORed into the seed, so that the random numbers of the plan differ from those of the fabric.
 const PLAN: u64 = 0x706C_616E;
 
+/// The most looks at the progress of clients before a loss while the workload is set up.
+const SET_UP_LOOKS: u64 = 150;
+
 /// One in this many seeds has a fabric whose writes land in any order.
 const UNORDERED_EVERY: u64 = 9;
 
@@ -78,6 +81,8 @@ pub struct Plan {
     pub absences: Vec<Absences>,
     /// What is lost, and the number of ended operations after which it is lost.
     pub loss: Option<(u64, Loss)>,
+    /// Number of looks at the progress of clients after which it is lost instead, before the workload is set up.
+    pub in_set_up: Option<u64>,
 }
 
 impl Plan {
@@ -181,6 +186,10 @@ impl Plan {
             Trouble::Survived => Some(survived(rng, &limits, operations)),
             _ => loss,
         };
+        // Not drawn from `rng`, either.
+        let in_set_up = (scenario.trouble == Trouble::Survived && scenario.kind == Kind::Table)
+            .then(|| 1 + seed / 2 % SET_UP_LOOKS)
+            .filter(|_| seed % 2 == 1);
         if let Some((_, Loss::ProcessorsInTurn(_))) = loss {
             // Reads of objects that stay locked are repeated until they run out of tries. Thousands of tries would find
             // no more bugs.
@@ -198,6 +207,7 @@ impl Plan {
             full_after,
             absences,
             loss,
+            in_set_up,
         }
     }
 
@@ -265,7 +275,10 @@ impl fmt::Display for Plan {
         }
         match self.loss {
             None => write!(f, "; nothing is lost"),
-            Some((after, loss)) => write!(f, "; after {after} operations lost: {loss:?}"),
+            Some((after, loss)) => match self.in_set_up {
+                None => write!(f, "; after {after} operations lost: {loss:?}"),
+                Some(looks) => write!(f, "; lost in the set-up, after {looks} looks: {loss:?}"),
+            },
         }
     }
 }

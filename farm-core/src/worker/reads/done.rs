@@ -157,7 +157,9 @@ impl Worker {
         let read = self.reads.of(&slot);
         let (request, cont) = (read.request, read.cont);
         let words = &self.endpoint.arena().words(&slot)[..request.bytes() / 8];
-        let why = misread(words, request.stride() as usize / 8, request.class());
+        let in_copies = self.membership.survives();
+        let stride = request.stride() as usize / 8;
+        let why = misread(words, stride, request.class(), in_copies);
         let found = Incarnation(words[1]);
         let address = |index: usize| {
             let further = request.address.checked_add(index as u32 * request.stride());
@@ -165,7 +167,7 @@ impl Worker {
         };
         let named = self.reads.named[slot.index()].filter(|_| request.is_named());
         // A new object in a copy has no incarnation until it is written, and the pointer may be its own.
-        let is_new = why == Some(Misread::Busy) && found == Incarnation(0);
+        let is_new = in_copies && why == Some(Misread::Busy) && found == Incarnation(0);
         let error = match why {
             Some(_) if !is_new && named.is_some_and(|named| named.is_stale(found)) => {
                 ReadError::Gone(request.address)
