@@ -11,7 +11,7 @@ use farm_core::fabric::Slot as Room;
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::messaging::{MessageId, Request};
 use farm_core::object::Incarnation;
-use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
+use farm_core::worker::{Cont, EpochGuard, ReadRequest, ReadResult, Worker};
 use farm_txn::tasks::{Answer, Slot, answer};
 use farm_txn::{Handle, TxError, spawn};
 use futures_util::future::try_join_all;
@@ -200,12 +200,32 @@ async fn read_buckets(
     let mut sum = Contents::default();
     for from in (first..first + count).step_by(in_one_read as usize) {
         // The blocks of a chain must not become other objects until they are read.
-        let guard = at_once(farm, Worker::pin);
-        let found = read_some(farm, place, from, in_one_read.min(first + count - from)).await;
-        at_once(farm, |worker| worker.unpin(guard));
-        sum.add(found?);
+        let _epoch = Pinned::new(farm);
+        sum.add(read_some(farm, place, from, in_one_read.min(first + count - from)).await?);
     }
     Ok(sum)
+}
+
+/// An open epoch of the worker of a task. It ends when this is dropped, also with a task that is given up.
+struct Pinned<'f> {
+    farm: &'f Handle,
+    guard: Option<EpochGuard>,
+}
+
+impl<'f> Pinned<'f> {
+    fn new(farm: &'f Handle) -> Self {
+        let guard = Some(at_once(farm, Worker::pin));
+        Self { farm, guard }
+    }
+}
+
+impl Drop for Pinned<'_> {
+    fn drop(&mut self) {
+        if let Some(guard) = self.guard.take() {
+            // Tasks that a worker drops when it stops are not polled any more.
+            let _ = self.farm.at_once(|worker| worker.unpin(guard));
+        }
+    }
 }
 
 /// Reads the pairs and blocks of as many buckets as one read has.
@@ -322,4 +342,39 @@ fn copy(worker: &mut Worker, slot: Slot, room: Room) {
     let bytes = bytemuck::cast_slice(arena.words(&room)).to_vec();
     arena.give(room);
     answer(worker, slot, |answer| answer.bytes = bytes);
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use futures_util::future::select;
+
+    use super::*;
+    use crate::blocking;
+    use crate::table::TableSpec;
+    use crate::testing::cluster;
+
+    /// Regression test: a count that was given up, as by `farm status` after a second, kept its epoch open, so that no freed
+    /// memory of the machine was used again.
+    #[test]
+    fn a_count_that_is_given_up_ends_its_epoch() {
+        let cluster = cluster("count-given-up", 2);
+        let spec = TableSpec::sized(1, 4, 8, 2, 1000, 0.5).unwrap();
+        let table = blocking::open(&cluster.machines, spec).unwrap();
+        for machine in &cluster.machines {
+            let given_up = farm_txn::block_on(machine, 0, async move |farm: Handle| {
+                let reads = pin!(crate::ops::own_shards(&farm, table, u32::MAX));
+                select(reads, pin!(farm.let_others_run())).await;
+            });
+            given_up.unwrap();
+        }
+        for machine in 0..2 {
+            let is_at_rest = |worker: &mut Worker| worker.check_at_rest().is_ok();
+            while !cluster.on(machine, 0, is_at_rest) {
+                std::thread::yield_now();
+            }
+        }
+        cluster.stop();
+    }
 }
