@@ -14,7 +14,7 @@ use crate::GraphError;
 use crate::complete::complete;
 use crate::op::Outcome;
 use crate::queue::{Queued, Waiter};
-use crate::ship::make_here;
+use crate::solo::make_here;
 use crate::state::graph;
 use crate::wire::{most_reply, node_of, op_of};
 

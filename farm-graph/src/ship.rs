@@ -101,17 +101,16 @@ fn try_send(worker: &mut Worker, key: usize) -> bool {
     let body = std::mem::take(&mut shipped.body);
     let cont = ReplyCont::new(answered, key);
     let sent = worker.call(to, OPERATION, &[&body], most_reply, cont);
-    if let Err(CallError::TooLarge { .. }) = sent {
-        mark("graph: no room for so long a reply");
-        // The owner has no room for such a reply. This worker makes the operation itself.
+    let unable = match sent {
+        Err(CallError::TooLarge { .. }) => Some("graph: no room for so long a reply"),
+        Err(CallError::PeerLost(_)) if worker.survives() => Some("graph: the owner is lost"),
+        _ => None,
+    };
+    if let Some(why) = unable {
+        mark(why);
+        // This worker makes the operation itself.
         let shipped = graph(worker).shipped.remove(key);
-        make_here(worker, body, shipped.cont);
-        return true;
-    }
-    if matches!(sent, Err(CallError::PeerLost(_))) && worker.survives() {
-        mark("graph: the owner is lost");
-        let shipped = graph(worker).shipped.remove(key);
-        make_here(worker, body, shipped.cont);
+        solo::make_here(worker, body, shipped.cont);
         return true;
     }
     let error = match sent {
@@ -127,21 +126,13 @@ fn try_send(worker: &mut Worker, key: usize) -> bool {
     true
 }
 
-/// Makes the operation of a message in a transaction of this worker.
-pub(crate) fn make_here(worker: &mut Worker, mut body: Vec<u8>, cont: AnyCont) {
-    let node = node_of(&body);
-    let node = node.expect("the message was encoded by this worker");
-    let op = body.split_off(MESSAGE_HEADER_BYTES);
-    solo::begin(worker, node, op, cont);
-}
-
 fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
     let shipped = graph(worker).shipped.remove(key);
     match reply {
         // The result is too long for a message, or the worker is not the owner, or has not opened the graph yet.
         Ok([]) => {
             mark("graph: result too long for a reply");
-            return make_here(worker, shipped.body, shipped.cont);
+            return solo::make_here(worker, shipped.body, shipped.cont);
         }
         Ok(reply) => shipped.cont.resume(worker, Outcome::decode(reply)),
         Err(CallError::PeerLost(machine)) => {

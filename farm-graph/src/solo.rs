@@ -9,12 +9,20 @@ use crate::drive;
 use crate::op::Outcome;
 use crate::pending::{AnyCont, MAX_READS, Solo};
 use crate::state::graph;
-use crate::wire::Reply;
+use crate::wire::{MESSAGE_HEADER_BYTES, Reply, node_of};
 
 /// Makes an encoded operation in a transaction of its own.
 pub(crate) fn begin(worker: &mut Worker, node: FatPointer, body: Vec<u8>, cont: AnyCont) {
     let key = insert(worker, false, node, body, cont);
     run(worker, key);
+}
+
+/// Makes the operation of a message in a transaction of this worker.
+pub(crate) fn make_here(worker: &mut Worker, mut body: Vec<u8>, cont: AnyCont) {
+    let node = node_of(&body);
+    let node = node.expect("the message was encoded by this worker");
+    let op = body.split_off(MESSAGE_HEADER_BYTES);
+    begin(worker, node, op, cont);
 }
 
 /// As [`begin`], for a read. A limited number of reads runs at a time ([`MAX_READS`]); others wait for their end.

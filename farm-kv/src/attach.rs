@@ -3,7 +3,7 @@
 use farm_core::worker::Worker;
 
 use crate::state::Kv;
-use crate::{count, create, owner, ship};
+use crate::{count, create, owner};
 
 /// Attaches the hashtable to a worker, on top of [`farm_txn::attach`].
 pub fn attach(worker: &mut Worker) {
@@ -12,6 +12,6 @@ pub fn attach(worker: &mut Worker) {
 
     worker.register(create::CREATE, create::handle_create);
     worker.register(create::MAKE, create::handle_make);
-    worker.register(ship::CHANGE, owner::handle);
+    worker.register(owner::CHANGE, owner::handle);
     worker.register(count::PAIRS, count::handle);
 }

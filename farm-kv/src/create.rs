@@ -22,8 +22,9 @@ use crate::KvError;
 use crate::calls::{at_once, call};
 use crate::catalog::{self, Description, NODE_BYTES, WORDS};
 use crate::layout::Layout;
-use crate::owners::{LOOK_AGAIN, propose};
+use crate::owners::propose;
 use crate::pending::{Made, Making};
+use crate::refusals::LOOK_AGAIN;
 use crate::state::kv;
 use crate::table::{SPEC_BYTES, TableSpec, possible};
 

@@ -9,7 +9,7 @@
 //!
 //! Read in this order: [`layout`] (the bytes) → [`table`] (shards and their locations) → `open`, `catalog`, `create` (how workers
 //! find tables) → [`lookup`] → [`shard`] (how
-//! pairs are inserted, moved and removed) → [`ops`], `ship` (shipping) → `owner` (combining) → [`tx`] (operations inside a
+//! pairs are inserted, moved and removed) → [`ops`] → `owner` (shipping and combining) → [`tx`] (operations inside a
 //! caller's transaction).
 #![forbid(unsafe_code)]
 
@@ -31,8 +31,8 @@ pub mod ops;
 mod owner;
 mod owners;
 mod pending;
+mod refusals;
 pub mod shard;
-mod ship;
 mod sizing;
 mod state;
 pub mod table;

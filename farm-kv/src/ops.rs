@@ -10,12 +10,10 @@ use crate::catalog;
 use crate::change::Change;
 use crate::count::read_shard;
 use crate::create::creator;
-use crate::owner::Waiter;
-use crate::owners::Refusals;
+use crate::owner::{Waiter, send};
 use crate::owners::look_up_all;
 use crate::pending::{ChangeCont, PendingChange};
 use crate::shard::{Editor, ShardFacts, ShardPlace, complete};
-use crate::ship::send;
 use crate::state::kv;
 use crate::table::{TableId, TableSpec};
 
@@ -42,15 +40,8 @@ pub fn change(
     if crate::owner::makes_changes(me, owner) {
         crate::owner::queue(worker, Waiter::Own(cont), body);
     } else {
-        let pending = state.changes.insert(PendingChange {
-            table: table.0,
-            shard,
-            body,
-            asked: owner.machine,
-            refusals: Refusals::default(),
-            outcome: None,
-            cont,
-        });
+        let pending = PendingChange::new((table.0, shard), owner.machine, body, cont);
+        let pending = state.changes.insert(pending);
         send(worker, pending);
     }
     Ok(())

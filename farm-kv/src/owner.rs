@@ -1,5 +1,5 @@
-//! The owner's side of changes. Every shard has one owner, a worker of its machine, which makes all changes of its keys
-//! that are requested outside of transactions.
+//! Changes of keys that are requested outside of transactions. Every shard has one owner, a worker of its machine, which makes all of
+//! them. Other workers send them to it ([`ship`]).
 //!
 //! [`queue`] determines which changes form a batch, which is one transaction. This file runs the batches: it makes the
 //! changes of a batch in a transaction context, commits the transaction, and reports the outcomes to the requesters.
@@ -7,6 +7,7 @@
 
 mod far;
 pub(crate) mod queue;
+mod ship;
 
 use std::time::Duration;
 
@@ -20,13 +21,15 @@ use farm_txn::{Abort, Tx, TxError, TxLimits};
 use crate::KvError;
 use crate::change::{Order, PUTS, REMOVE, encode, parse, table_of};
 use crate::open::when_open;
-use crate::owners::{LOOK_AGAIN, owner_of};
+use crate::owners::owner_of;
+use crate::refusals::LOOK_AGAIN;
 use crate::shard::{Changed, EditError, Editor, Incomplete, ShardPlace, complete};
-use crate::ship::redirect;
 use crate::state::kv;
 pub use queue::ChangeCounters;
 pub(crate) use queue::Waiter;
 use queue::{BatchId, Changes, List, MAX_CONFLICTS, MAX_CONFLICTS_OF_A_LOSS, QueuedChange, Retry};
+use ship::redirect;
+pub(crate) use ship::{CHANGE, send};
 
 /// The wait before a batch is retried that has had several conflicts with other transactions.
 const AGAIN_AFTER: Duration = Duration::from_micros(5);
@@ -105,18 +108,22 @@ fn attempt(worker: &mut Worker, id: BatchId, (): ()) {
             farm_txn::checkin(worker, tx);
             far::attempt(worker, id);
         }
-        Ok((tx, Err(incomplete))) => match incomplete.error {
-            TxError::Abort(why) => {
-                farm_txn::checkin(worker, tx);
-                retry(worker, id, why);
-            }
-            // The error is valid only if the reads are of one moment, because workers of other machines may change the
-            // shard, too. Therefore the reads are validated first.
-            error => {
-                kv(worker).owner.batch(id).refusal = Some(refusal(error, machine));
-                farm_txn::validate(worker, tx, Cont::new(on_validated, id));
-            }
-        },
+        Ok((
+            tx,
+            Err(Incomplete {
+                error: TxError::Abort(why),
+                ..
+            }),
+        )) => {
+            farm_txn::checkin(worker, tx);
+            retry(worker, id, why);
+        }
+        // The error is valid only if the reads are of one moment, because workers of other machines may change the
+        // shard, too. Therefore the reads are validated first.
+        Ok((tx, Err(Incomplete { error, .. }))) => {
+            kv(worker).owner.batch(id).refusal = Some(refusal(error, machine));
+            farm_txn::validate(worker, tx, Cont::new(on_validated, id));
+        }
         Err(error) => refuse(worker, id, error),
     }
 }
@@ -274,8 +281,7 @@ fn edit_all(
     let count = changes.try_for_each(list, |change| {
         let order = parse(&change.body)
             .expect("each change of a batch is as long as the first, which was parsed");
-        let edited = complete(worker, &mut editor, |editor| edit(editor, &order));
-        let changed = edited?;
+        let changed = complete(worker, &mut editor, |editor| edit(editor, &order))?;
         only_updates &= changed == Changed::Updated;
         change.outcome = Some(Ok(changed));
         Ok::<_, Incomplete>(())

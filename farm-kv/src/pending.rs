@@ -10,7 +10,7 @@ use farm_txn::{ObjectId, Tx, TxError, TxHandle};
 use smallvec::SmallVec;
 
 use crate::layout::{Layout, Next};
-use crate::owners::Refusals;
+use crate::refusals::Refusals;
 use crate::shard::Changed;
 use crate::table::{OpenCont, Table, TableId, TableSpec};
 use crate::{KEY_BYTES, Key, KvError};
@@ -123,6 +123,26 @@ pub(crate) struct PendingChange {
     /// Outcome of a change that was not made.
     pub(crate) outcome: Option<Result<Changed, KvError>>,
     pub(crate) cont: ChangeCont,
+}
+
+impl PendingChange {
+    /// Returns a change that `owner` is asked for.
+    pub(crate) fn new(
+        (table, shard): (u16, u32),
+        owner: MachineId,
+        body: Vec<u8>,
+        cont: ChangeCont,
+    ) -> Self {
+        Self {
+            table,
+            shard,
+            body,
+            asked: owner,
+            refusals: Refusals::default(),
+            outcome: None,
+            cont,
+        }
+    }
 }
 
 /// The place of a value in a transaction; valid until the transaction changes the table again.

@@ -111,9 +111,8 @@ impl Membership {
         self.manager = configuration.manager;
     }
 
-    /// Handles the end of the connection to a machine, and returns the reason to stop. If the machine stored nothing and left
-    /// in order, there is none: the cluster continues without it, in the same configuration. Nor does a loss stop a cluster that survives
-    /// it.
+    /// Handles the end of the connection to a machine. Returns the reason to stop, or `None` if the cluster continues: in the same
+    /// configuration if the machine stored nothing and left in order, and in the next one if the cluster survives the loss of a machine.
     pub fn departed(&mut self, machine: MachineId, how: Departure) -> Option<Stop> {
         match (how, self.stores(machine)) {
             (Departure::Lost, _) if self.survives => None,

@@ -63,7 +63,7 @@ impl Cluster {
     }
 
     /// Returns the workers of machines that run.
-    fn running(&self) -> impl Iterator<Item = usize> + '_ {
+    pub fn running(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.workers()).filter(|worker| self.is_running(*worker))
     }
 

@@ -234,7 +234,7 @@ fn run_clients(
 
 /// Checks the tables on all machines that run.
 fn check_tables(cluster: &Cluster) -> Result<(), String> {
-    let mut running = (0..cluster.workers()).filter(|worker| cluster.is_running(*worker));
+    let mut running = cluster.running();
     running.try_for_each(|worker| cluster.inspect(worker, workload::check_tables))
 }
 
@@ -250,7 +250,7 @@ fn fill_memory(cluster: &Cluster) -> u64 {
         let taken = std::iter::repeat_with(|| worker.reserve_array(class, 1, None));
         taken.take_while(Result::is_ok).count() as u64
     };
-    let running = (0..cluster.workers()).filter(|worker| cluster.is_running(*worker));
+    let running = cluster.running();
     running.map(|worker| cluster.on(worker, fill)).sum()
 }
 

@@ -3,10 +3,10 @@
 use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, Worker};
 
+use super::{Waiter, makes_changes, queue};
 use crate::KvError;
 use crate::change::{decode, parse};
-use crate::owner::{Waiter, makes_changes, queue};
-use crate::owners::{Refusals, look_up_again};
+use crate::owners::look_up_again;
 use crate::pending::{ChangeCont, PendingChange};
 use crate::state::kv;
 
@@ -16,15 +16,8 @@ pub(crate) const CHANGE: MessageId = MessageId(MessageId::KV + 1);
 /// Sends a change of this worker to the owner of its shard, which is another worker than expected.
 pub(crate) fn redirect(worker: &mut Worker, body: Vec<u8>, cont: ChangeCont) {
     let order = parse(&body).expect("the message was encoded by this worker");
-    let pending = PendingChange {
-        table: order.table,
-        shard: order.shard,
-        body,
-        asked: worker.me().machine,
-        refusals: Refusals::default(),
-        outcome: None,
-        cont,
-    };
+    let place = (order.table, order.shard);
+    let pending = PendingChange::new(place, worker.me().machine, body, cont);
     let pending = kv(worker).changes.insert(pending);
     look_up_and_send(worker, pending as u64, ());
 }
