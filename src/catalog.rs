@@ -71,7 +71,7 @@ type Name = [u8; MAX_NAME_BYTES];
 /// The name of the row with the next number.
 const NEXT: Name = [0; MAX_NAME_BYTES];
 
-pub(crate) fn spec() -> TableSpec {
+fn spec() -> TableSpec {
     TableSpec {
         id: CATALOG,
         neighbourhood: 4,

@@ -237,6 +237,8 @@ mod tests {
     use std::io::Write as _;
     use std::os::unix::net::UnixListener;
 
+    use farm_kv::TableSpec;
+
     use super::*;
     use crate::{Cluster, Error, Kind, Table};
 
@@ -245,8 +247,19 @@ mod tests {
         let cluster = Cluster::local(2).workers(2).start().unwrap();
         let config = cluster.config().clone();
         let table: Table<u64, u64> = cluster.create_table("t", 100).unwrap();
+        // The second machine does not open it before it is asked for its status.
+        let own = TableSpec::sized(7, 4, 8, 4, 100, 0.5).unwrap();
         cluster
             .block_on(async |farm| {
+                let own = farm_kv::tasks::open(&farm.handles()[0], own).await?;
+                let insert = async |tx: farm_txn::Transaction<'_>| {
+                    for key in 0..20 {
+                        let change = farm_kv::Change::Insert(&[0; 8]);
+                        farm_kv::tasks::change(tx, own, &[key; 16], change).await?;
+                    }
+                    Ok(())
+                };
+                farm.handles()[0].transact(insert).await?;
                 for key in 0..50 {
                     table.insert(&farm, key, key).await?;
                     table.get(&farm, key).await?;
@@ -261,11 +274,11 @@ mod tests {
         };
         let all: Vec<MachineStatus> = read(&config).into_iter().flatten().collect();
         assert_eq!(all.len(), 2);
-        let tables = all.iter().flat_map(|status| &status.tables);
-        let pairs = tables
-            .filter(|it| it.number == table.spec().id)
-            .map(|it| it.pairs);
-        assert_eq!(pairs.sum::<u64>(), 50);
+        for (number, expected) in [(table.spec().id, 50), (own.id, 20)] {
+            let tables = all.iter().flat_map(|status| &status.tables);
+            let pairs = tables.filter(|it| it.number == number).map(|it| it.pairs);
+            assert_eq!(pairs.sum::<u64>(), expected);
+        }
         let counts = all
             .iter()
             .fold(Counts::default(), |sum, it| sum.plus(&it.counts));

@@ -144,14 +144,38 @@ pub(crate) async fn find_from(
         if at.is_null() {
             return Ok(None);
         }
-        let found = Description::decode(&read_one(farm, at).await?);
-        let found = found.ok_or_else(|| damaged("is not a description of this version", at))?;
+        let found = read_description(farm, at).await?;
         if found.spec.id == table {
             return Ok(Some(found));
         }
         at = found.next;
     }
     Err(damaged("begins a chain that does not end", first))
+}
+
+async fn read_description(farm: &Handle, at: Address) -> Result<Description, KvError> {
+    let found = Description::decode(&read_one(farm, at).await?);
+    found.ok_or_else(|| damaged("is not a description of this version", at))
+}
+
+/// Finds all tables from the root.
+pub(crate) async fn tables(farm: &Handle, root: Address) -> Result<Vec<TableSpec>, KvError> {
+    let node = read_one(farm, root).await?;
+    let mut all = Vec::new();
+    for chain in 0..WORDS {
+        let first = address(&node, chain * 8);
+        let mut at = first.ok_or_else(|| damaged("is not valid", root))?;
+        while !at.is_null() {
+            // There are no more descriptions than numbers.
+            if all.len() > usize::from(u16::MAX) {
+                return Err(damaged("has a chain that does not end", root));
+            }
+            let found = read_description(farm, at).await?;
+            all.push(found.spec);
+            at = found.next;
+        }
+    }
+    Ok(all)
 }
 
 /// Returns the addresses of `count` shards from the objects of a list; `None` if one is missing.

@@ -46,7 +46,7 @@ pub use change::Change;
 pub use count::count;
 pub use error::KvError;
 pub use lookup::{get, get_many, when_slot};
-pub use open::{open, open_existing};
+pub use open::open;
 pub use ops::change;
 pub use owner::{ChangeCounters, change_counters};
 pub use pending::{ChangeCont, GetCont, Value};

@@ -13,8 +13,8 @@ use crate::calls::at_once;
 use crate::catalog;
 use crate::create;
 use crate::owners::owner_of;
-use crate::refusals::LOOK_AGAIN;
 use crate::pending::{Opening, Postponed};
+use crate::refusals::LOOK_AGAIN;
 use crate::state::kv;
 use crate::table::{OpenCont, Shard, Table, TableId, TableSpec, possible};
 
@@ -87,25 +87,12 @@ fn begin(worker: &mut Worker, id: u16, wanted: Option<TableSpec>) {
     });
 }
 
-/// Opens a table on the task's worker, if it exists and is not open there. An owner of shards that only transactions change gets no
-/// message for which it would open it.
-///
-/// # Errors
-/// [`KvError::NotOpen`] if there is no such table; [`KvError::PeerLost`]; [`KvError::Catalog`].
-///
-/// # Panics
-/// If it is polled by another task than one of a worker.
-pub async fn open_existing(farm: &Handle, id: u16) -> Result<(), KvError> {
-    if at_once(farm, |worker| kv(worker).tables.get(&id).is_some()) {
-        return Ok(());
+/// Returns the tables of the cluster.
+pub(crate) async fn existing(farm: &Handle) -> Result<Vec<TableSpec>, KvError> {
+    match at_once(farm, |worker| worker.store().map().catalog()) {
+        Some(root) => catalog::tables(farm, root).await,
+        None => Ok(Vec::new()),
     }
-    let (table, shards) = find(farm, id, None).await?;
-    at_once(farm, |worker| {
-        if kv(worker).tables.get(&id).is_none() {
-            insert(worker, table, &shards);
-        }
-    });
-    Ok(())
 }
 
 /// Finds a table in the catalog.

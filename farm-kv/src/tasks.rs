@@ -105,6 +105,21 @@ pub async fn open_within(tx: Transaction<'_>, spec: TableSpec) -> Result<TableId
     tx.call(opening(spec), opened).await
 }
 
+/// Opens all tables of the cluster on the worker. A worker that owns shards which only transactions change gets no message for which
+/// it would open their table.
+///
+/// # Errors
+/// As [`open`].
+///
+/// # Panics
+/// If it is polled by another task than one of a worker.
+pub async fn open_all(farm: &Handle) -> Result<(), TxError> {
+    for spec in crate::open::existing(farm).await? {
+        open(farm, spec).await?;
+    }
+    Ok(())
+}
+
 fn opening(spec: TableSpec) -> impl FnOnce(&mut Worker, Slot) + Send + 'static {
     let ended = |worker: &mut Worker, slot, opened: Result<TableId, KvError>| {
         let store = |answer: &mut Answer, table: TableId| answer.words[0] = table.0.into();

@@ -145,8 +145,8 @@ fn classes(worker: &mut Worker) -> Vec<ClassStatus> {
 
 /// Adds the tables, with the pairs of this worker's shards.
 async fn read_tables(farm: &Handle, all: &mut Vec<TableStatus>) {
-    // Names are added by transactions, so the owner of a name need not have opened their table. Without names there is none.
-    let _ = farm_kv::open_existing(farm, catalog::spec().id).await;
+    // Tables that cannot be opened now are not reported.
+    let _ = farm_kv::tasks::open_all(farm).await;
     for spec in farm.at_once(farm_kv::ops::open_tables).unwrap_or_default() {
         if let Ok(own) = farm_kv::ops::own_shards(farm, spec.table(), READ_BUCKETS).await {
             all.push(TableStatus {
