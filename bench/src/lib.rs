@@ -9,6 +9,7 @@
 //! * [`edges`]: graphs from edge lists, with breadth-first search and two-hop queries.
 //! * [`commits`]: commits of transactions, without and with conflicts.
 //! * [`lookups`]: lookups of keys of other machines, compared with raw reads of the same memory.
+//! * [`losses`]: how long the others give no service when machines are killed.
 //! * [`alloc`]: the memory that the allocator wastes and the time that it takes.
 //! * [`micro`]: micro-benchmarks of memory, rings and fabrics.
 //! * [`closed_loop`]: keeps the operations of clients in flight on a worker, and [`recorder`] counts and times them.
@@ -26,6 +27,7 @@ pub mod graph;
 pub mod linkbench;
 pub mod load;
 pub mod lookups;
+pub mod losses;
 pub mod micro;
 pub mod oltp;
 pub mod properties;

@@ -38,7 +38,7 @@ use crate::worker::{Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 use admission::Admit;
 pub use error::MachineError;
 pub use fabric::fabric_config;
-use manager::{config_store, make_manager, make_members, survives};
+use manager::{config_store, make_manager, make_members};
 use meet::{Met, meet};
 use pages::Pages;
 use parts::{arena, make_store, reads_in_flight, ring_format, spare};
@@ -220,7 +220,7 @@ impl Machine {
         ));
         self.inboxes.push(Arc::clone(&inbox));
         let membership = Membership::fixed(self.store.placement().members());
-        let membership = match survives(config) {
+        let membership = match config.survives_losses() {
             true => membership.that_survives(),
             false => membership,
         };
@@ -244,7 +244,7 @@ impl Machine {
                 max_message_bytes: (config.rings.max_message_bytes - RECORD_OVERHEAD_BYTES)
                     as usize,
                 operations,
-                read_tries: match survives(config) {
+                read_tries: match config.survives_losses() {
                     true => READ_TRIES_OF_A_LOSS,
                     false => READ_TRIES,
                 },

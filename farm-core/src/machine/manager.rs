@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::MachineError;
 use crate::config::host::store_dir;
-use crate::config::{Config, Fabric, MachineConfig};
+use crate::config::{Config, MachineConfig};
 use crate::fabric::Exporter;
 use crate::ids::MachineId;
 use crate::membership::Membership;
@@ -53,13 +53,6 @@ pub(super) fn config_store(
     Ok(Some(FileStore::at(&dir, cluster)))
 }
 
-/// Returns whether the machines go on in another configuration when one of them is lost: if other machines have copies of what it
-/// stores, and the end of its process can be proved.
-pub(super) fn survives(config: &Config) -> bool {
-    let all_store = config.storing_machines().count() == config.machines.len();
-    config.is_logged() && config.replicas() > 1 && all_store && config.cluster.fabric == Fabric::Shm
-}
-
 /// Returns what the first worker of a machine needs to take part in changes of the configuration.
 pub(super) fn make_members(
     config: &Config,
@@ -67,7 +60,7 @@ pub(super) fn make_members(
     exporter: &Exporter,
     peers: &[LinkPeer],
 ) -> Result<Option<MembersParts>, MachineError> {
-    if !survives(config) {
+    if !config.survives_losses() {
         return Ok(None);
     }
     let (dir, cluster) = (store_dir(config), config.cluster.name.clone());
@@ -128,7 +121,7 @@ pub(super) fn make_manager(
             Manager::new(first, thread.map_err(MachineError::Thread)?)
         }
     };
-    let manager = match survives(config) {
+    let manager = match config.survives_losses() {
         true => manager.among_others(),
         false => manager,
     };

@@ -23,6 +23,7 @@ use crate::cli::{
     Bench, BenchAllocArgs, BenchArgs, BenchCommitArgs, BenchCommonArgs, BenchFabricArgs,
     BenchLimitArgs, BenchPairArgs,
 };
+use crate::losses;
 use crate::measure::{repeat, report, try_writing, write};
 use crate::scratch::Scratch;
 
@@ -47,12 +48,13 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
         Bench::Fabric(args) => fabric(args)?,
         Bench::Alloc(args) => alloc(args)?,
         Bench::Commit(args) => commit(args)?,
+        Bench::Losses(args) => losses::run(args)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Measures `--repeat` times, prints the results, and writes them to the file of `--json`.
-fn publish<R: Display + Serialize + Measured>(
+pub(crate) fn publish<R: Display + Serialize + Measured>(
     common: &BenchCommonArgs,
     config: &Config,
     measure: impl FnMut() -> anyhow::Result<R>,
@@ -65,7 +67,7 @@ fn publish<R: Display + Serialize + Measured>(
 }
 
 /// Prints what is measured next, if standard error is a terminal.
-fn progress(what: &str) {
+pub(crate) fn progress(what: &str) {
     if io::stderr().is_terminal() {
         eprintln!("measuring {what}");
     }

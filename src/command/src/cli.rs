@@ -448,6 +448,37 @@ pub(crate) enum Bench {
     /// Measure commits of transactions of 1, 2 and 4 objects on 1, 2 and 3 machines, with and without conflicts,
     /// and compare them with a round trip over rings and a one-sided write.
     Commit(BenchCommitArgs),
+    /// Kill machines of running clusters, and measure how long the others give no service.
+    Losses(BenchLossesArgs),
+}
+
+/// Options of `farm bench losses`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Machines are processes that move money between accounts of all machines. For each kill a cluster is started, and one of
+its machines gets SIGKILL; the machines take turns, and the first one is the manager. --duration is the time that is
+observed after the signal. The time without service ends when the commits of the other machines in 10 ms reach 80 % of
+their rate in the second half of that time. Without an override, copies are kept in memory: durability.mode = \"memory\".
+
+Examples:
+  farm bench losses
+  farm bench losses --kills 100 --duration 10 --svg losses.svg --json losses.json
+  farm bench losses --set durability.replicas=3")]
+pub(crate) struct BenchLossesArgs {
+    /// Number of kills.
+    #[arg(long, value_name = "N", default_value = "6", value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) kills: u16,
+
+    /// Transactions in flight on each worker.
+    #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub(crate) in_flight: u16,
+
+    /// File for a figure: throughput around the signal, and the times of all kills.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(crate) common: BenchCommonArgs,
 }
 
 /// Options of `farm bench commit`.

@@ -9,6 +9,7 @@ mod cluster;
 mod doctor;
 mod edges;
 mod linkbench;
+mod losses;
 mod measure;
 mod oltp;
 mod scratch;
@@ -46,6 +47,9 @@ const EXIT_INTERRUPTED: u8 = 130;
 fn main() -> ExitCode {
     if std::env::var_os(farm_bench::micro::CHILD_VARIABLE).is_some() {
         return farm_bench::micro::child_main();
+    }
+    if std::env::var_os(farm_bench::losses::CHILD_VARIABLE).is_some() {
+        return farm_bench::losses::child_main();
     }
     let cli = Cli::parse();
     // Off for `farm sim`: simulated machines log warnings about simulated faults in correct runs, too.

@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs;
+use std::path::PathBuf;
 
 use common::{Place, measure, number, only_run, runs};
 use serde_json::Value;
@@ -325,4 +326,38 @@ fn the_reported_value_length_is_that_of_the_table() {
     let stderr = place.small("ycsb", &args).end().ok().stderr;
     let warning = "workload short specifies values of 10 bytes, but runs with values of 1000";
     assert!(stderr.contains(warning), "{stderr}");
+}
+
+#[test]
+fn kills_are_measured_and_drawn() {
+    let place = Place::new("losses");
+    let config = place.three_machines();
+    let (json, svg) = (place.path("losses.json"), place.path("losses.svg"));
+    let bench = ["bench", "losses", "--config", &config];
+    let files = [
+        ["--json", json.to_str().unwrap()],
+        ["--svg", svg.to_str().unwrap()],
+    ];
+    let size = ["--kills", "2", "--duration", "1", "--in-flight", "2"];
+    let args = [&bench[..], &files.concat(), &size].concat();
+    let ended = place.farm(&args).end().ok();
+    assert!(ended.stdout.contains("no money is missing"));
+    let results: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
+    let kills = results["runs"][0]["kills"].as_array().unwrap();
+    let killed = kills
+        .iter()
+        .map(|kill| (&kill["machine"], &kill["manager"]));
+    let expected = [(&1.into(), &true.into()), (&2.into(), &false.into())];
+    assert_eq!(killed.collect::<Vec<_>>(), expected);
+    assert!(kills.iter().all(|kill| number(kill, "after_per_s") > 0.0));
+    assert!(fs::read_to_string(svg).unwrap().contains("</svg>"));
+    assert_eq!(place.memory(), Vec::<PathBuf>::new());
+
+    let one = [&bench[..], &["--set", "durability.replicas=1"]].concat();
+    let texts = ["does not survive the loss", "durability.replicas of 2"];
+    place.farm(&one).end().failed(2, &texts);
+    let none = [&bench[..], &["--kills", "0"]].concat();
+    place.farm(&none).end().failed(2, &["--kills"]);
+    let nowhere = [&bench[..], &["--svg", "/nowhere/losses.svg"]].concat();
+    place.farm(&nowhere).end().failed(1, &["--svg", "/nowhere"]);
 }

@@ -1,0 +1,204 @@
+//! The processes of the machines of a cluster.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use farm_core::config::Config;
+use farm_core::config::host::run_dir;
+use farm_core::fabric::shm::{find_stale_files, remove_stale_files};
+use farm_core::ids::MachineId;
+
+use super::curve::{Curve, now_ns};
+use super::program::{Account, CHILD_VARIABLE, EACH, News, Order, Task};
+
+/// Longest time that a machine may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Time by which the counted time is longer than the planned one.
+const SPARE: Duration = Duration::from_secs(5);
+
+/// The machines of a cluster. Dropping it stops those that run, and removes the files of those that were killed.
+pub(super) struct Machines {
+    config: Config,
+    /// None after it was killed.
+    all: Vec<Option<Machine>>,
+    accounts: Vec<Account>,
+}
+
+struct Machine {
+    id: MachineId,
+    child: Child,
+    /// None when it was told to end.
+    orders: Option<ChildStdin>,
+    news: Receiver<String>,
+}
+
+/// A load that has begun.
+pub(super) struct Begun {
+    origin_ns: u64,
+}
+
+impl Begun {
+    /// Returns the time since it began.
+    pub(super) fn elapsed(&self) -> Duration {
+        Duration::from_nanos(now_ns() - self.origin_ns)
+    }
+
+    /// Kills a machine. Returns when the signal was sent, since the load began.
+    pub(super) fn kill(&self, machines: &mut Machines, index: usize) -> Result<Duration> {
+        let mut machine = machines.all[index].take().context("it was killed before")?;
+        let signal = self.elapsed();
+        machine.child.kill()?;
+        machine.child.wait()?;
+        Ok(signal)
+    }
+}
+
+impl Machines {
+    /// Starts the machines of a configuration, with a store of their own in `dir`, and waits until all have created their accounts.
+    pub(super) fn start(config: &Config, dir: &Path, in_flight: usize) -> Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
+        let mut config = config.clone();
+        config.durability.dir = Some(dir.join("configuration"));
+        let file = dir.join("cluster.toml");
+        std::fs::write(&file, config.to_toml()).with_context(|| file.display().to_string())?;
+        let mut machines = Self {
+            config,
+            all: Vec::new(),
+            accounts: Vec::new(),
+        };
+        for machine in machines.config.machines.clone() {
+            let task = Task {
+                config: file.clone(),
+                machine: machine.id.get(),
+                in_flight,
+            };
+            let started = Machine::start(machine.id, &task)?;
+            machines.all.push(Some(started));
+        }
+        for machine in machines.all.iter().flatten() {
+            let News::Created { accounts } = machine.hear()? else {
+                bail!("machine {} did not create accounts", machine.id);
+            };
+            machines.accounts.extend(accounts);
+        }
+        Ok(machines)
+    }
+
+    fn left(&mut self) -> impl Iterator<Item = &mut Machine> {
+        self.all.iter_mut().flatten()
+    }
+
+    /// Begins the load, for at most this time.
+    pub(super) fn begin(&mut self, most: Duration) -> Result<Begun> {
+        let origin_ns = now_ns();
+        let accounts = self.accounts.clone();
+        let order = Order::Begin {
+            accounts,
+            origin_ns,
+            most: most + SPARE,
+        };
+        self.left().try_for_each(|machine| machine.tell(&order))?;
+        Ok(Begun { origin_ns })
+    }
+
+    /// Ends the load. Returns the curve of the machines that are left.
+    pub(super) fn end(&mut self) -> Result<Curve> {
+        self.left()
+            .try_for_each(|machine| machine.tell(&Order::End))?;
+        let mut curve = Curve::default();
+        for machine in self.left() {
+            let News::Committed { bins } = machine.hear()? else {
+                bail!("machine {} did not count commits", machine.id);
+            };
+            curve.add(&bins);
+        }
+        Ok(curve)
+    }
+
+    /// Checks that the accounts have the same sum as at first.
+    pub(super) fn check_sum(&mut self) -> Result<()> {
+        let accounts = self.accounts.clone();
+        let expected = EACH * accounts.len() as i64;
+        let machine = self.left().next().context("no machine is left")?;
+        machine.tell(&Order::Sum { accounts })?;
+        let News::Sum { sum } = machine.hear()? else {
+            bail!("machine {} did not add up the accounts", machine.id);
+        };
+        ensure!(
+            sum == expected,
+            "the sum of all accounts is {sum}, and was {expected} before: the cluster is wrong"
+        );
+        Ok(())
+    }
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        // All are told before the first is waited for, so that they stop together, and remove their files.
+        self.left().for_each(|machine| machine.orders = None);
+        for machine in self.left() {
+            // The end of its output is the end of the process.
+            while machine.news.recv_timeout(PATIENCE).is_ok() {}
+            let _ = machine.child.kill();
+            let _ = machine.child.wait();
+        }
+        let Config {
+            cluster, memory, ..
+        } = &self.config;
+        let left = find_stale_files(&memory.dir, &run_dir(&self.config)).into_iter();
+        let left = left.filter(|files| files.cluster == cluster.name);
+        for files in left {
+            // The next start of the cluster, or `farm clean`, removes what stays.
+            let _ = remove_stale_files(&files);
+        }
+    }
+}
+
+impl Machine {
+    fn start(id: MachineId, task: &Task) -> Result<Self> {
+        let program = std::env::current_exe().context("cannot determine this program's path")?;
+        let mut child = Command::new(program)
+            .env(CHILD_VARIABLE, serde_json::to_string(task)?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start machine {id}"))?;
+        let orders = child.stdin.take();
+        let output = child.stdout.take().context("the process has no output")?;
+        let (send, news) = channel();
+        std::thread::spawn(move || {
+            let lines = BufReader::new(output).lines().map_while(Result::ok);
+            lines.map(|line| send.send(line)).all(|sent| sent.is_ok())
+        });
+        Ok(Self {
+            id,
+            child,
+            orders,
+            news,
+        })
+    }
+
+    fn tell(&mut self, order: &Order) -> Result<()> {
+        let orders = self.orders.as_mut().context("it was told to end")?;
+        let told = serde_json::to_writer(&mut *orders, order).map_err(std::io::Error::from);
+        let told = told.and_then(|()| orders.write_all(b"\n"));
+        told.with_context(|| format!("machine {} has ended", self.id))
+    }
+
+    fn hear(&self) -> Result<News> {
+        let id = self.id;
+        match self.news.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                serde_json::from_str(&line).with_context(|| format!("machine {id} told: {line}"))
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                bail!("machine {id} did not answer within {PATIENCE:?}")
+            }
+            Err(RecvTimeoutError::Disconnected) => bail!("machine {id} has ended"),
+        }
+    }
+}

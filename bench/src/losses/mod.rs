@@ -1,0 +1,92 @@
+//! Losses: machines of running clusters are killed, one after another, and the time is measured for which the others give no
+//! service.
+//!
+//! Every machine is a process ([`program`]) that moves money between accounts of all machines, in distributed transactions. A cluster
+//! is started for each kill. The machines count commits by time, and the curves of those that are left are added ([`curve`]). In the end
+//! the sum of all accounts is checked.
+
+mod curve;
+mod machines;
+mod plot;
+mod program;
+mod report;
+
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use farm_core::config::Config;
+
+use crate::micro::Progress;
+use curve::Curve;
+use machines::Machines;
+pub use plot::draw;
+pub use program::{CHILD_VARIABLE, child_main};
+pub use report::{Kill, LossReport, Times};
+
+/// Time from the begin of the load to the signal.
+const BEFORE: Duration = Duration::from_secs(2);
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct LossOptions {
+    /// Number of kills. The machines of the configuration are killed in turn.
+    pub kills: usize,
+    /// Time that is observed after each signal. The rate in its second half is the one that must come back.
+    pub after: Duration,
+    /// Number of transactions in flight on each worker.
+    pub in_flight: usize,
+}
+
+/// Kills machines of clusters of a configuration, whose processes find it, and their store, in the directory `dir`.
+///
+/// # Errors
+/// If the configuration does not survive losses, a machine fails, service does not come back, or money is missing.
+pub fn run(
+    config: &Config,
+    options: &LossOptions,
+    dir: &Path,
+    progress: Progress<'_>,
+) -> Result<LossReport> {
+    ensure!(
+        config.survives_losses(),
+        "this configuration does not survive the loss of a machine: that needs durability.mode = \"memory\", durability.replicas of 2 \
+         or more, shared memory, and memory on all machines"
+    );
+    let mut kills = Vec::new();
+    for number in 0..options.kills {
+        let victim = number % config.machines.len();
+        let machine = config.machines[victim].id;
+        progress(&format!(
+            "kill {} of {}: machine {machine}",
+            number + 1,
+            options.kills
+        ));
+        let dir = dir.join(number.to_string());
+        let curve = kill_one(config, options, &dir, victim)
+            .with_context(|| format!("kill {} of machine {machine}", number + 1))?;
+        let pause = curve.pause(options.after).with_context(|| {
+            format!(
+                "service did not come back within {:?} after machine {machine} was killed",
+                options.after
+            )
+        })?;
+        // The first machine that stores regions is the first manager.
+        let is_manager = config.storing_machines().map(|one| one.id).min() == Some(machine);
+        kills.push(Kill::new(machine, is_manager, &pause, &curve));
+    }
+    Ok(LossReport::new(config, options, kills))
+}
+
+/// Starts a cluster, kills a machine of it, and returns the curve of the others.
+fn kill_one(config: &Config, options: &LossOptions, dir: &Path, victim: usize) -> Result<Curve> {
+    let mut machines = Machines::start(config, dir, options.in_flight)?;
+    let started = machines.begin(BEFORE + options.after)?;
+    std::thread::sleep(BEFORE.saturating_sub(started.elapsed()));
+    let signal = started.kill(&mut machines, victim)?;
+    std::thread::sleep(options.after);
+    let mut curve = machines.end()?;
+    curve.signal = signal;
+    machines.check_sum()?;
+    Ok(curve)
+}

@@ -1,0 +1,210 @@
+//! The program of one machine: it moves money between accounts of all machines, and counts commits by time.
+
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use farm::{Cluster, Farm, LocalFarm, Ptr};
+use farm_core::ids::MachineId;
+use futures_util::future::try_join_all;
+use rand::{Rng, SeedableRng};
+use rand_xoshiro::Xoshiro256PlusPlus;
+use serde::{Deserialize, Serialize};
+
+use super::curve::{BIN, now_ns};
+
+/// Environment variable of the program of a machine: its task, as JSON. See [`child_main`].
+pub const CHILD_VARIABLE: &str = "FARM_BENCH_LOSSES";
+
+/// Number of accounts that each machine creates.
+const ACCOUNTS: usize = 1000;
+/// Contents of each account at first.
+pub(super) const EACH: i64 = 1000;
+
+/// The task of a machine.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Task {
+    /// The file of the configuration.
+    pub(super) config: PathBuf,
+    pub(super) machine: u16,
+    /// Number of transactions in flight on each worker.
+    pub(super) in_flight: usize,
+}
+
+/// What a machine is told, a line of JSON for each.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Order {
+    /// Begin, with the accounts of all machines.
+    Begin {
+        accounts: Vec<Account>,
+        /// The begin of the first bin, on the clock of [`now_ns`].
+        origin_ns: u64,
+        /// Longest time until [`Order::End`].
+        most: Duration,
+    },
+    /// End all transactions.
+    End,
+    /// Add up these accounts.
+    Sum { accounts: Vec<Account> },
+}
+
+/// What a machine tells, a line of JSON for each.
+#[derive(Serialize, Deserialize)]
+pub(super) enum News {
+    Created {
+        accounts: Vec<Account>,
+    },
+    /// The number of commits that were reported in each bin.
+    Committed {
+        bins: Vec<u64>,
+    },
+    Sum {
+        sum: i64,
+    },
+}
+
+/// The words of a pointer to an account.
+pub(super) type Account = [u64; 2];
+
+fn pointer(account: Account) -> Ptr<i64> {
+    Ptr::from_words(account)
+}
+
+/// Performs the task in [`CHILD_VARIABLE`] until standard input ends. If this variable is set, `main` must call this function
+/// before anything else.
+pub fn child_main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("a machine of the bench failed: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
+    let task = std::env::var(CHILD_VARIABLE).context(CHILD_VARIABLE)?;
+    let task: Task = serde_json::from_str(&task).context(CHILD_VARIABLE)?;
+    let machine = MachineId::new(task.machine).context("the task has no machine")?;
+    let cluster = Cluster::join(&task.config, machine).start()?;
+    let accounts = cluster.block_on(create)?;
+    tell(&News::Created { accounts })?;
+    let Some(Order::Begin {
+        accounts,
+        origin_ns,
+        most,
+    }) = hear()?
+    else {
+        return Ok(());
+    };
+    let load = Arc::new(Load {
+        accounts: accounts.into_iter().map(pointer).collect(),
+        origin_ns,
+        bins: (0..most.as_nanos() / BIN.as_nanos())
+            .map(|_| AtomicU64::new(0))
+            .collect(),
+        ends: AtomicBool::new(false),
+    });
+    load.run(&cluster.farm(), task.in_flight)?;
+    let bins = load.bins.iter();
+    let bins = bins.map(|bin| bin.load(Ordering::Relaxed)).collect();
+    tell(&News::Committed { bins })?;
+    while let Some(order) = hear()? {
+        let Order::Sum { accounts } = order else {
+            bail!("only sums are expected at the end");
+        };
+        let sum = cluster.block_on(|farm| sum(farm, accounts))?;
+        tell(&News::Sum { sum })?;
+    }
+    Ok(())
+}
+
+fn tell(news: &News) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    serde_json::to_writer(&mut out, news)?;
+    out.write_all(b"\n")?;
+    Ok(out.flush()?)
+}
+
+/// Returns the next order; `None` at the end of the input.
+fn hear() -> Result<Option<Order>> {
+    let mut line = String::new();
+    std::io::stdin().lock().read_line(&mut line)?;
+    match line.is_empty() {
+        true => Ok(None),
+        false => Ok(Some(serde_json::from_str(&line)?)),
+    }
+}
+
+async fn create(farm: Farm) -> Result<Vec<Account>> {
+    let create = || farm.transact(async |tx| tx.alloc(EACH).await);
+    let created = try_join_all((0..ACCOUNTS).map(|_| create())).await?;
+    Ok(created.into_iter().map(Ptr::to_words).collect())
+}
+
+async fn sum(farm: Farm, accounts: Vec<Account>) -> Result<i64> {
+    let mut sum = 0;
+    for account in accounts {
+        sum += farm.get(pointer(account)).await?;
+    }
+    Ok(sum)
+}
+
+/// The load of a machine.
+struct Load {
+    accounts: Vec<Ptr<i64>>,
+    origin_ns: u64,
+    bins: Vec<AtomicU64>,
+    ends: AtomicBool,
+}
+
+impl Load {
+    /// Runs transactions until the order to end.
+    fn run(self: &Arc<Self>, farm: &Farm, in_flight: usize) -> Result<()> {
+        std::thread::scope(|scope| {
+            let running = scope.spawn(move || {
+                let load = Arc::clone(self);
+                let ended = farm.run_on_all(move |local| load.on_worker(local, in_flight));
+                pollster::block_on(ended)?
+                    .into_iter()
+                    .collect::<farm::Result<()>>()
+            });
+            // Also at the end of the input, or after an order that is not valid.
+            let ordered = hear();
+            self.ends.store(true, Ordering::Relaxed);
+            let ran = running.join();
+            ran.expect("the thread that waits for the load does not panic")?;
+            ordered.map(drop)
+        })
+    }
+
+    async fn on_worker(self: Arc<Self>, farm: LocalFarm, in_flight: usize) -> farm::Result<()> {
+        let transfers = (0..in_flight).map(|number| self.transfers(&farm, number as u64));
+        try_join_all(transfers).await.map(drop)
+    }
+
+    /// Moves money, in one transaction after another.
+    async fn transfers(&self, farm: &LocalFarm, number: u64) -> farm::Result<()> {
+        let me = farm.me();
+        let seed = u64::from(me.machine.get()) << 32 | u64::from(me.worker.get()) << 16 | number;
+        let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
+        while !self.ends.load(Ordering::Relaxed) {
+            let mut draw = || self.accounts[random.random_range(..self.accounts.len())];
+            let (from, to) = (draw(), draw());
+            let moved = farm.transact(async |tx| {
+                tx.update(from, |sum| *sum -= 1).await?;
+                tx.update(to, |sum| *sum += 1).await
+            });
+            moved.await?;
+            let at = now_ns().saturating_sub(self.origin_ns) / BIN.as_nanos() as u64;
+            if let Some(bin) = self.bins.get(at as usize) {
+                bin.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! The results of kills.
+
+use std::fmt;
+use std::time::Duration;
+
+use farm_core::config::Config;
+use farm_core::ids::MachineId;
+use serde::Serialize;
+
+use super::LossOptions;
+use super::curve::{Curve, Pause};
+use crate::report::{Figure, Measured};
+use crate::text::grouped;
+
+/// The part of a curve that is in results, in milliseconds from the signal.
+const SHOWN_MS: [i64; 2] = [-100, 400];
+
+/// One kill.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Kill {
+    /// The machine.
+    pub machine: u16,
+    /// Whether it was the manager of the configuration.
+    pub manager: bool,
+    /// Milliseconds from the signal until the others commit 80 % of their later rate.
+    pub without_service_ms: f64,
+    /// Longest time in milliseconds without any commit after the signal.
+    pub without_commit_ms: f64,
+    /// Commits per second of the machines that are left, before the signal.
+    pub before_per_s: f64,
+    /// Their commits per second in the second half of the observed time.
+    pub after_per_s: f64,
+    /// Their commits per second in each millisecond, by milliseconds from the signal.
+    pub per_s: Vec<(i64, f64)>,
+}
+
+impl Kill {
+    pub(super) fn new(machine: MachineId, manager: bool, pause: &Pause, curve: &Curve) -> Self {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        Self {
+            machine: machine.get(),
+            manager,
+            without_service_ms: ms(pause.without_service),
+            without_commit_ms: ms(pause.without_commit),
+            before_per_s: pause.before_per_s,
+            after_per_s: pause.after_per_s,
+            per_s: curve.around_signal(SHOWN_MS[0], SHOWN_MS[1]),
+        }
+    }
+}
+
+/// Percentiles of times, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Times {
+    /// The median.
+    pub p50: f64,
+    /// 90 of 100 are not longer.
+    pub p90: f64,
+    /// 99 of 100 are not longer.
+    pub p99: f64,
+    /// The longest.
+    pub most: f64,
+}
+
+impl Times {
+    /// Returns the percentiles; `None` of no times.
+    fn of(times: impl Iterator<Item = f64>) -> Option<Self> {
+        let mut times: Vec<f64> = times.collect();
+        times.sort_by(f64::total_cmp);
+        let rank = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];
+        (!times.is_empty()).then(|| Self {
+            p50: rank(50),
+            p90: rank(90),
+            p99: rank(99),
+            most: rank(100),
+        })
+    }
+}
+
+/// The result of kills of one configuration.
+#[derive(Clone, Debug, Serialize)]
+pub struct LossReport {
+    /// Number of machines.
+    pub machines: usize,
+    /// Number of copies of each region.
+    pub copies: usize,
+    /// Number of transactions in flight on each worker.
+    pub in_flight: usize,
+    /// Seconds that were observed after each signal.
+    pub after_s: f64,
+    /// Time without service after the manager was killed.
+    pub manager: Option<Times>,
+    /// Time without service after another machine was killed.
+    pub other: Option<Times>,
+    /// All kills, in their order.
+    pub kills: Vec<Kill>,
+}
+
+impl LossReport {
+    pub(super) fn new(config: &Config, options: &LossOptions, kills: Vec<Kill>) -> Self {
+        let times = |manager: bool| {
+            let kills = kills.iter().filter(move |kill| kill.manager == manager);
+            Times::of(kills.map(|kill| kill.without_service_ms))
+        };
+        Self {
+            machines: config.machines.len(),
+            copies: config.replicas(),
+            in_flight: options.in_flight,
+            after_s: options.after.as_secs_f64(),
+            manager: times(true),
+            other: times(false),
+            kills,
+        }
+    }
+
+    /// Returns the kills of the manager, or of others, by their times without service.
+    pub(super) fn sorted(&self, manager: bool) -> Vec<&Kill> {
+        let kills = self.kills.iter().filter(|kill| kill.manager == manager);
+        let mut kills: Vec<&Kill> = kills.collect();
+        kills.sort_by(|one, other| one.without_service_ms.total_cmp(&other.without_service_ms));
+        kills
+    }
+
+    /// Returns the mean of a figure of all kills.
+    fn mean(&self, figure: impl Fn(&Kill) -> f64) -> u64 {
+        let sum: f64 = self.kills.iter().map(figure).sum();
+        (sum / self.kills.len().max(1) as f64).round() as u64
+    }
+}
+
+impl Measured for LossReport {
+    fn what(&self) -> String {
+        "losses".to_owned()
+    }
+
+    fn figures(&self) -> Vec<Figure> {
+        let of = |who: &str, times: Option<Times>| {
+            [
+                Figure::new(
+                    format!("{who} killed, p50 ms"),
+                    times.map(|times| times.p50),
+                ),
+                Figure::new(
+                    format!("{who} killed, p99 ms"),
+                    times.map(|times| times.p99),
+                ),
+            ]
+        };
+        let [other, manager] = [of("a machine", self.other), of("manager", self.manager)];
+        other.into_iter().chain(manager).collect()
+    }
+}
+
+impl fmt::Display for LossReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "  {} machines, {} copies, {} transactions in flight on each worker; {} kills, {} s observed after each",
+            self.machines,
+            self.copies,
+            self.in_flight,
+            self.kills.len(),
+            self.after_s
+        )?;
+        writeln!(
+            f,
+            "  time without service, ms   kills   median     90 %     99 %     most"
+        )?;
+        let rows = [
+            ("a machine", false, self.other),
+            ("the manager", true, self.manager),
+        ];
+        for (who, manager, times) in rows {
+            if let Some(times) = times {
+                let Times {
+                    p50,
+                    p90,
+                    p99,
+                    most,
+                } = times;
+                let kills = self.sorted(manager).len();
+                writeln!(
+                    f,
+                    "    {who:<22} {kills:>7} {p50:>8.1} {p90:>8.1} {p99:>8.1} {most:>8.1}"
+                )?;
+            }
+        }
+        writeln!(
+            f,
+            "    FaRM'15, 90 machines, leases of 10 ms: median 50, all under 200; the manager about 110"
+        )?;
+        let longest = self.kills.iter().map(|kill| kill.without_commit_ms);
+        writeln!(
+            f,
+            "  longest time without any commit: {:.1} ms",
+            longest.fold(0.0, f64::max)
+        )?;
+        write!(
+            f,
+            "  commits of the machines that are left: {}/s before, {}/s later; no money is missing",
+            grouped(self.mean(|kill| kill.before_per_s)),
+            grouped(self.mean(|kill| kill.after_per_s))
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        assert_eq!(Times::of([].into_iter()), None);
+        let times = Times::of((1..=100).rev().map(f64::from)).unwrap();
+        let expected = Times {
+            p50: 50.0,
+            p90: 90.0,
+            p99: 99.0,
+            most: 100.0,
+        };
+        assert_eq!(times, expected);
+        let one = Times::of([7.0].into_iter()).unwrap();
+        assert_eq!((one.p50, one.most), (7.0, 7.0));
+    }
+}

@@ -1,0 +1,54 @@
+//! `farm bench losses`: how long a cluster gives no service when a machine is killed.
+
+use anyhow::Context;
+use farm_bench::losses::{self, LossOptions, LossReport};
+use farm_core::config::{Config, Durability};
+
+use crate::Usage;
+use crate::bench::{progress, publish};
+use crate::cli::BenchLossesArgs;
+use crate::measure::try_writing;
+use crate::scratch::Scratch;
+
+/// Runs `farm bench losses`.
+pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
+    let mut config = args.common.config.resolve()?;
+    if config.durability.mode == Durability::None {
+        config.durability.mode = Durability::Memory;
+    }
+    // Names have at most 40 characters.
+    let name: String = config.cluster.name.chars().take(32).collect();
+    config.cluster.name = format!("{name}-losses");
+    config.validate()?;
+    if !config.survives_losses() || config.machines.len() < 2 {
+        return Err(Usage::error(
+            "this configuration does not survive the loss of a machine, so there is nothing to measure; that needs cluster.fabric = \
+             \"shm\", two or more machines, all with memory, and durability.replicas of 2 or more",
+        ));
+    }
+    let svg = args.svg.as_deref();
+    svg.map(|path| try_writing(path, "--svg")).transpose()?;
+    let mut runs = 0;
+    publish(&args.common, &config, || {
+        runs += 1;
+        let report = measure(args, &config)?;
+        // With --repeat, the figure is that of the first run.
+        if let (Some(path), 1) = (svg, runs) {
+            let figure = losses::draw(&report)?;
+            std::fs::write(path, figure).with_context(|| {
+                format!("cannot write the figure to {} (--svg)", path.display())
+            })?;
+        }
+        Ok(report)
+    })
+}
+
+fn measure(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<LossReport> {
+    let scratch = Scratch::new(&std::env::temp_dir())?;
+    let options = LossOptions {
+        kills: args.kills.into(),
+        after: args.common.duration,
+        in_flight: args.in_flight.into(),
+    };
+    losses::run(config, &options, scratch.path(), &mut progress)
+}
