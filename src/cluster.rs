@@ -101,7 +101,7 @@ impl Cluster {
     /// elsewhere: in other programs, or as `farm node`. They wait for each other: for 30 s here, and 60 s in `farm node`.
     ///
     /// When the machine stops, the others stop, because its memory is gone; unless it has none (`memory_bytes = 0` in its
-    /// section): then they continue. A machine that has left cannot join again until the others are restarted.
+    /// section): then they continue, and it can join again.
     pub fn join(path: impl AsRef<Path>, machine: MachineId) -> Starting {
         Starting::new(load(path.as_ref()), Own::One(machine))
     }

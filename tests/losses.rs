@@ -9,10 +9,14 @@ use std::time::{Duration, Instant};
 use farm::farm_core::ids::Address;
 use farm::prelude::*;
 
-/// The variable that makes a test the program of one machine: its number, and the directory of the run.
+/// The variable that makes a test the program of one machine: its number, the number of the process, how many processes begin together,
+/// and the directory of the run.
 const CHILD: &str = "FARM_TEST_LOSSES_CHILD";
+/// Number of machines with memory.
 const MACHINES: u16 = 3;
-/// Number of accounts that each machine creates, after those that count the transfers of its loops.
+/// A machine without memory.
+const PROGRAM: u16 = 4;
+/// Number of accounts that each process creates, after those that count the transfers of its loops.
 const ACCOUNTS: usize = 8;
 const LOOPS: usize = 4;
 /// Number of keys that each loop changes.
@@ -52,21 +56,21 @@ impl Dir {
         std::fs::read_to_string(self.path(name)).ok()
     }
 
-    /// Returns the addresses that a machine has created.
-    fn accounts(&self, machine: u16) -> Vec<Address> {
-        let text = wait_for("accounts", || self.read(&format!("accounts-{machine}")));
+    /// Returns the addresses that a process has created.
+    fn accounts(&self, process: u16) -> Vec<Address> {
+        let text = wait_for("accounts", || self.read(&format!("accounts-{process}")));
         let bits = text.lines().map(|line| line.parse().unwrap());
         bits.map(|bits| Address::from_bits(bits).unwrap()).collect()
     }
 
-    /// Returns the file of the numbers of reported transfers of a machine's loops.
-    fn reported(&self, machine: u16) -> PathBuf {
-        self.path(&format!("reported-{machine}"))
+    /// Returns the file of the numbers of reported transfers of a process's loops.
+    fn reported(&self, process: u16) -> PathBuf {
+        self.path(&format!("reported-{process}"))
     }
 
-    /// Returns the file of the numbers that a machine has put under its keys.
-    fn put(&self, machine: u16) -> PathBuf {
-        self.path(&format!("put-{machine}"))
+    /// Returns the file of the numbers that a process has put under its keys.
+    fn put(&self, process: u16) -> PathBuf {
+        self.path(&format!("put-{process}"))
     }
 }
 
@@ -141,14 +145,15 @@ fn a_machine() {
     let Ok(how) = std::env::var(CHILD) else {
         return;
     };
-    let (id, dir) = how.split_once(':').unwrap();
-    let (id, dir) = (id.parse::<u16>().unwrap(), Dir(dir.into()));
+    let how: Vec<&str> = how.splitn(4, ':').collect();
+    let number = |at: usize| how[at].parse::<u16>().unwrap();
+    let (machine, id, begin, dir) = (number(0), number(1), number(2), Dir(how[3].into()));
     let log = File::create(dir.path(&format!("log-{id}"))).unwrap();
     tracing_subscriber::fmt()
         .with_ansi(false)
         .with_writer(log)
         .init();
-    let cluster = Cluster::join(dir.path("farm.toml"), MachineId::new(id).unwrap());
+    let cluster = Cluster::join(dir.path("farm.toml"), MachineId::new(machine).unwrap());
     let cluster = cluster.start().unwrap();
     let created = cluster.block_on(async |farm| {
         let mut created = Vec::new();
@@ -170,7 +175,7 @@ fn a_machine() {
         .map(|one| format!("{}\n", one.to_bits()))
         .collect();
     dir.write(&format!("accounts-{id}"), &lines);
-    let accounts = (1..=MACHINES).flat_map(|id| dir.accounts(id).split_off(LOOPS));
+    let accounts = (1..=begin).flat_map(|id| dir.accounts(id).split_off(LOOPS));
     let accounts: Vec<Address> = accounts.collect();
     let reported = File::create(dir.reported(id)).unwrap();
     let put = File::create(dir.put(id)).unwrap();
@@ -186,10 +191,12 @@ fn a_machine() {
         }
     });
     dir.write(&format!("ended-{id}"), "");
-    // One of the machines that are left reads everything.
+    // One of the processes that are left reads everything.
     let reader = wait_for("the reader", || dir.read("reader"));
+    let (reader, processes) = reader.split_once(' ').unwrap();
+    let processes: u16 = processes.parse().unwrap();
     if reader == id.to_string() {
-        let all = (1..=MACHINES).flat_map(|id| dir.accounts(id));
+        let all = (1..=processes).flat_map(|id| dir.accounts(id));
         let sums = cluster.block_on(async |farm| {
             let mut sums = String::new();
             for address in all {
@@ -203,7 +210,7 @@ fn a_machine() {
         });
         let pairs = cluster.block_on(async |farm| {
             let mut pairs = format!("{}\n", table.len(&farm).await.unwrap());
-            for key in KEYS..KEYS * u64::from(MACHINES + 1) {
+            for key in KEYS..KEYS * u64::from(processes + 1) {
                 let found = table.get(&farm, key).await.unwrap();
                 pairs += &format!("{}\n", found.unwrap_or(0));
             }
@@ -226,6 +233,7 @@ fn numbers(path: &Path) -> Vec<u64> {
 
 struct Machines {
     dir: Dir,
+    /// The processes, by their numbers less one; `None` for those that were killed.
     children: Vec<Option<Child>>,
 }
 
@@ -236,9 +244,9 @@ impl Drop for Machines {
             let _ = child.wait();
         }
         if std::thread::panicking() {
-            for id in 1..=MACHINES {
+            for id in self.processes() {
                 let log = self.dir.read(&format!("log-{id}")).unwrap_or_default();
-                eprintln!("log of machine {id}:\n{log}");
+                eprintln!("log of process {id}:\n{log}");
             }
         }
         let _ = std::fs::remove_dir_all(&self.dir.0);
@@ -247,6 +255,11 @@ impl Drop for Machines {
 
 impl Machines {
     fn start(name: &str, replicas: usize) -> Self {
+        Self::start_with(name, replicas, MACHINES)
+    }
+
+    /// Starts the machines with memory, and the one without if there are to be so many.
+    fn start_with(name: &str, replicas: usize, machines: u16) -> Self {
         let name = format!("{name}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("farm-{name}"));
         std::fs::create_dir_all(&dir).unwrap();
@@ -255,25 +268,55 @@ impl Machines {
              [memory]\nregion_bytes = \"2MiB\"\nhuge_pages = \"off\"\nper_machine_bytes = \"8MiB\"\n\
              [rings]\nring_bytes = \"256KiB\"\nmax_message_bytes = \"16KiB\"\nlog_bytes = \"512KiB\"\n\
              [durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\n\
-             [[machine]]\nid = 1\n[[machine]]\nid = 2\nworkers = 2\n[[machine]]\nid = 3\n",
+             [[machine]]\nid = 1\n[[machine]]\nid = 2\nworkers = 2\n[[machine]]\nid = 3\n\
+             [[machine]]\nid = {PROGRAM}\nmemory_bytes = 0\n",
             dir.join("store").display(),
         );
         std::fs::write(dir.join("farm.toml"), text).unwrap();
         let dir = Dir(dir);
-        let children = (1..=MACHINES).map(|id| Some(child(&dir.0, id))).collect();
+        let children = (1..=machines).map(|id| Some(child(&dir.0, id, [id, machines])));
+        let children = children.collect();
         Self { dir, children }
     }
 
-    fn reported(&self, machine: u16) -> Vec<u64> {
-        numbers(&self.dir.reported(machine))
+    /// Starts a machine again, by another process. Returns the number of the process.
+    fn start_again(&mut self, machine: u16) -> u16 {
+        let others = self.children.len() as u16;
+        let process = others + 1;
+        self.children
+            .push(Some(child(&self.dir.0, machine, [process, others])));
+        process
+    }
+
+    fn processes(&self) -> std::ops::RangeInclusive<u16> {
+        1..=self.children.len() as u16
+    }
+
+    fn left(&self) -> Vec<u16> {
+        let is_left = |id: &u16| self.children[usize::from(*id) - 1].is_some();
+        self.processes().filter(is_left).collect()
+    }
+
+    fn reported(&self, process: u16) -> Vec<u64> {
+        numbers(&self.dir.reported(process))
     }
 
     fn all_reported(&self) -> u64 {
-        let left = (1..=MACHINES).filter(|id| self.children[usize::from(*id) - 1].is_some());
+        let left = self.left().into_iter();
         left.map(|id| self.reported(id).iter().sum::<u64>()).sum()
     }
 
-    /// Waits until the machines that are left have reported this number of further transfers.
+    /// Waits until a process has reported a transfer.
+    fn wait_for_first(&self, process: u16) {
+        wait_for("the first transfer", || {
+            self.reported(process)
+                .iter()
+                .any(|count| *count > 0)
+                .then_some(())
+        });
+    }
+
+    /// Waits until the processes that are left have reported this number of further transfers.
     fn wait_for_transfers(&self, count: u64) {
         let before = self.all_reported();
         wait_for("transfers", || {
@@ -281,8 +324,8 @@ impl Machines {
         });
     }
 
-    fn kill(&mut self, machine: u16) {
-        let mut child = self.children[usize::from(machine) - 1].take().unwrap();
+    fn kill(&mut self, process: u16) {
+        let mut child = self.children[usize::from(process) - 1].take().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
     }
@@ -290,35 +333,34 @@ impl Machines {
     /// Ends the transfers, and compares what is there with what was reported.
     fn judge(&mut self) {
         self.dir.write("enough", "");
-        let left: Vec<u16> = (1..=MACHINES)
-            .filter(|id| self.children[usize::from(*id) - 1].is_some())
-            .collect();
+        let (left, processes) = (self.left(), self.processes());
         for id in &left {
             wait_for("the end of the transfers", || {
                 self.dir.read(&format!("ended-{id}"))
             });
         }
-        self.dir.write("reader", &left[0].to_string());
+        let reader = format!("{} {}", left[0], processes.end());
+        self.dir.write("reader", &reader);
         let sums = wait_for("the sums", || self.dir.read("sums"));
         let sums: Vec<i64> = sums.lines().map(|line| line.parse().unwrap()).collect();
         let mut total = 0;
-        for (id, of_machine) in (1..=MACHINES).zip(sums.chunks(LOOPS + ACCOUNTS)) {
-            total += of_machine[LOOPS..].iter().sum::<i64>();
+        for (id, of_process) in processes.clone().zip(sums.chunks(LOOPS + ACCOUNTS)) {
+            total += of_process[LOOPS..].iter().sum::<i64>();
             let may_be_one_more = u64::from(!left.contains(&id));
-            for (reported, found) in self.reported(id).into_iter().zip(of_machine) {
+            for (reported, found) in self.reported(id).into_iter().zip(of_process) {
                 let may_be = reported..=reported + may_be_one_more;
                 let found = *found as u64;
                 assert!(
                     may_be.contains(&found),
-                    "m{id}: {reported} reported, {found} found"
+                    "process {id}: {reported} reported, {found} found"
                 );
             }
         }
-        assert_eq!(total, EACH * (ACCOUNTS * usize::from(MACHINES)) as i64);
+        assert_eq!(total, EACH * (ACCOUNTS * self.children.len()) as i64);
         let pairs = self.dir.read("pairs").unwrap();
         let mut pairs = pairs.lines().map(|line| line.parse::<u64>().unwrap());
         let (len, mut stored) = (pairs.next().unwrap(), 0);
-        for id in 1..=MACHINES {
+        for id in processes {
             let mut put = numbers(&self.dir.put(id));
             put.resize(KEYS as usize, 0);
             let highest = put.iter().max().unwrap() + 1;
@@ -326,7 +368,7 @@ impl Machines {
                 let is_next = found == highest && !left.contains(&id);
                 assert!(
                     found == reported || is_next,
-                    "m{id}: {reported} reported, {found} found"
+                    "process {id}: {reported} reported, {found} found"
                 );
                 stored += u64::from(found > 0);
             }
@@ -341,10 +383,13 @@ impl Machines {
     }
 }
 
-fn child(dir: &Path, id: u16) -> Child {
+fn child(dir: &Path, machine: u16, [process, begin]: [u16; 2]) -> Child {
     Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "a_machine", "--nocapture"])
-        .env(CHILD, format!("{id}:{}", dir.display()))
+        .env(
+            CHILD,
+            format!("{machine}:{process}:{begin}:{}", dir.display()),
+        )
         .stdout(Stdio::null())
         .spawn()
         .unwrap()
@@ -371,4 +416,24 @@ fn the_last_machine_goes_on_when_two_are_killed_at_once() {
         machines.wait_for_transfers(500);
         machines.judge();
     }
+}
+
+/// A program without memory is killed, comes back, and goes on when a machine with memory is killed; another one comes when one machine
+/// has left the configuration.
+#[test]
+fn programs_without_memory_are_killed_and_come_back() {
+    let mut machines = Machines::start_with("programs", 2, PROGRAM);
+    machines.wait_for_transfers(500);
+    machines.kill(PROGRAM);
+    machines.wait_for_transfers(500);
+    let second = machines.start_again(PROGRAM);
+    machines.wait_for_first(second);
+    // The manager.
+    machines.kill(1);
+    machines.wait_for_transfers(500);
+    machines.kill(second);
+    let third = machines.start_again(PROGRAM);
+    machines.wait_for_first(third);
+    machines.wait_for_transfers(500);
+    machines.judge();
 }

@@ -1,7 +1,7 @@
 //! Stopping a machine, and the reason why it stopped.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
 
 /// The stop request of a machine, shared by its workers and its owner.
 #[derive(Debug, Default)]
@@ -12,6 +12,7 @@ pub struct Control {
     left: AtomicUsize,
     has_left: AtomicBool,
     failure: Mutex<Option<String>>,
+    may_join_again: AtomicBool,
 }
 
 impl Control {
@@ -47,16 +48,30 @@ impl Control {
 
     /// Stops the machine with a reason. Only the first reason is stored.
     pub fn fail(&self, why: String) {
-        let mut failure = self
-            .failure
-            .lock()
-            .expect("no thread panics while it holds the lock of the failure reason");
+        let mut failure = self.lock_failure();
         if failure.is_none() {
             tracing::error!("{why}");
             *failure = Some(why);
         }
         drop(failure);
         self.stop();
+    }
+
+    /// As [`Control::fail`], when the cluster has changed while the machine joined: another start of it can join.
+    pub(crate) fn fail_to_join(&self, why: String) {
+        let mut failure = self.lock_failure();
+        if failure.is_none() {
+            tracing::info!("{why}");
+            *failure = Some(why);
+            self.may_join_again.store(true, Ordering::Release);
+        }
+        drop(failure);
+        self.stop();
+    }
+
+    /// Returns whether the machine has stopped because the cluster has changed while it joined.
+    pub fn may_join_again(&self) -> bool {
+        self.may_join_again.load(Ordering::Acquire)
     }
 
     /// Returns whether the workers must end.
@@ -67,9 +82,12 @@ impl Control {
 
     /// Returns the failure because of which the machine stopped, if any.
     pub fn failure(&self) -> Option<String> {
+        self.lock_failure().clone()
+    }
+
+    fn lock_failure(&self) -> MutexGuard<'_, Option<String>> {
         self.failure
             .lock()
             .expect("no thread panics while it holds the lock of the failure reason")
-            .clone()
     }
 }

@@ -29,6 +29,7 @@ use crate::fabric::{
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::limits::{Limits, READ_TRIES, READ_TRIES_OF_A_LOSS, RECORD_OVERHEAD_BYTES};
 use crate::membership::Membership;
+use crate::membership::configuration::Configuration;
 use crate::membership::manager::Manager;
 use crate::messaging::Links;
 use crate::region::store::Store;
@@ -38,7 +39,7 @@ use crate::worker::{Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 use admission::Admit;
 pub use error::MachineError;
 pub use fabric::fabric_config;
-use manager::{config_store, make_manager, make_members};
+use manager::{check_met, config_store, configuration_to_join, first, make_manager, make_members};
 use meet::{Met, meet};
 use pages::Pages;
 use parts::{arena, make_store, reads_in_flight, ring_format, spare};
@@ -106,7 +107,8 @@ pub struct Machine {
 
 impl Machine {
     /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
-    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run.
+    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run. If they survive the
+    /// loss of a machine, it waits until it has joined, and begins again if they have changed the configuration meanwhile.
     ///
     /// # Errors
     /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
@@ -116,6 +118,37 @@ impl Machine {
         id: MachineId,
         attach: Attach,
         patience: impl Into<Patience<'p>>,
+    ) -> Result<Self, MachineError> {
+        let (patience, began) = (patience.into(), Clock::Host.now());
+        if !config.survives_losses() || config.memory_of(id) > 0 {
+            return Self::start_once(config, id, attach, patience);
+        }
+        loop {
+            let left = patience.most.saturating_sub(Clock::Host.now().since(began));
+            let patience = Patience {
+                most: left,
+                ..patience
+            };
+            match Self::start_once(config, id, Arc::clone(&attach), patience) {
+                Ok(machine) => {
+                    machine.wait_until_joined(|| patience.is_cancelled());
+                    if !machine.control.may_join_again() || left.is_zero() {
+                        return Ok(machine);
+                    }
+                }
+                Err(MachineError::NotMet(..)) if !left.is_zero() => {
+                    std::thread::park_timeout(JOINED_LOOK);
+                }
+                failed => return failed,
+            }
+        }
+    }
+
+    fn start_once(
+        config: &Config,
+        id: MachineId,
+        attach: Attach,
+        patience: Patience<'_>,
     ) -> Result<Self, MachineError> {
         config.validate_within(&Limits::TINY)?;
         let own = config.machines.iter().find(|machine| machine.id == id);
@@ -127,11 +160,19 @@ impl Machine {
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
         // After the machine has its name: a second start of a running machine says that the machine runs.
         let store = config_store(config, id)?;
-        let met = meet(config, id, workers, &mut fabric, patience.into())?;
+        let known = configuration_to_join(config, id)?;
+        let met = meet(config, id, workers, &mut fabric, (known.as_ref(), patience))?;
         let peers = &met.peers;
         let exporter = fabric.exporter();
+        // It may have changed meanwhile.
+        let joined = configuration_to_join(config, id)?;
+        joined
+            .as_ref()
+            .map_or(Ok(()), |joined| check_met(joined, peers))?;
+        let first = first(config, id, &exporter, peers);
+        let configuration = joined.unwrap_or(first);
         let spare = spare(config, id, &exporter);
-        let mut manager = make_manager(config, id, &exporter, peers, store)
+        let mut manager = make_manager(config, id, &configuration, store)
             .inspect_err(|error| fabric.fail(&error.to_string()))?;
         let store = Arc::new(make_store(config, id, exporter.boot(), spare.clone()));
         if !met.running.is_empty() {
@@ -151,10 +192,12 @@ impl Machine {
         let last = Arc::new(LastWorker {
             control: Arc::clone(&machine.control),
             reporter: machine.fabric.reporter(),
+            life: machine.fabric.life(),
             store: Arc::clone(&machine.store),
         });
         for index in 0..workers {
-            let started = machine.start_worker(config, index, &met, &attach, &last, manager.take());
+            let part = (&met, &configuration, manager.take());
+            let started = machine.start_worker(config, index, part, &attach, &last);
             started.inspect_err(|error| machine.fail_to_start(&error.to_string()))?;
         }
         let admitted = machine.admit(config, met.segments);
@@ -190,10 +233,9 @@ impl Machine {
         &mut self,
         config: &Config,
         index: usize,
-        met: &Met,
+        (met, configuration, manager): (&Met, &Configuration, Option<Box<Manager>>),
         attach: &Attach,
         last: &Arc<LastWorker>,
-        manager: Option<Box<Manager>>,
     ) -> Result<(), MachineError> {
         let worker = WorkerId::new(index as u16)
             .expect("a machine has no more workers than there are worker ids");
@@ -219,13 +261,13 @@ impl Machine {
             Box::new(move || exporter.wake(worker)),
         ));
         self.inboxes.push(Arc::clone(&inbox));
-        let membership = Membership::fixed(self.store.placement().members());
+        let membership = Membership::of(configuration);
         let membership = match config.survives_losses() {
             true => membership.that_survives(),
             false => membership,
         };
         let members = match worker {
-            WorkerId::FIRST => make_members(config, self.id, &self.exporter, &met.peers)?,
+            WorkerId::FIRST => make_members(config, self.id, &self.exporter, configuration)?,
             _ => None,
         };
         let parts = WorkerParts {

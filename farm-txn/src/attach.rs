@@ -13,7 +13,9 @@ use crate::{arrays, leave, remote, slots};
 
 /// Attaches the transaction layer to a worker.
 pub fn attach(worker: &mut Worker) {
-    worker.put_layer(Box::new(Transactions::new()));
+    worker.put_layer(Box::new(Transactions::new(
+        worker.membership().configuration(),
+    )));
     let config = worker.transactions_config();
     crate::tasks::attach(worker, Duration::from_millis(config.open_ms.into()));
     let patience = Duration::from_millis(config.patience_ms.into());

@@ -17,7 +17,6 @@ use crate::error::TxError;
 use crate::handle::{OpenTx, TxHandle};
 use crate::limits::TxLimits;
 use crate::object_run::ObjectRun;
-use crate::record::FIRST_CONFIGURATION;
 use crate::recovery::Recovering;
 use crate::retry::state::{Gate, Run};
 use crate::tx::Tx;
@@ -85,12 +84,12 @@ pub(crate) struct Transactions {
 }
 
 impl Transactions {
-    /// Returns the state of a worker without transactions.
-    pub(crate) fn new() -> Self {
+    /// Returns the state of a worker without transactions, in the configuration of this number.
+    pub(crate) fn new(configuration: u64) -> Self {
         Self {
             results: slab::Slab::with_capacity(EXPECTED_RESULTS),
-            configuration: FIRST_CONFIGURATION,
-            logs_since: FIRST_CONFIGURATION,
+            configuration,
+            logs_since: configuration,
             ..Self::default()
         }
     }

@@ -15,8 +15,15 @@ pub(crate) fn attach(worker: &mut Worker) {
     worker.on_leave(LeaveHook {
         begin: |worker| transactions(worker).leaving = true,
         give_up: abort_all,
-        unfinished: |worker| first_held(&changes_under_way(transactions(worker))),
+        unfinished,
     });
+}
+
+/// Returns what other machines still depend on. If this machine left while it recovers, they would have to begin again.
+fn unfinished(worker: &mut Worker) -> Option<String> {
+    let state = transactions(worker);
+    let recoveries = usize::from(state.recovering.is_under_way());
+    first_held(&changes_under_way(state)).or_else(|| first_held(&[("recoveries", recoveries)]))
 }
 
 /// Aborts all transactions that are open by handles.

@@ -1,5 +1,7 @@
 //! One machine on the configured fabric.
 
+use std::fs::File;
+
 use super::handshake::{Reporter, Roster};
 use super::shm::{self, ShmConfig, ShmMachine};
 use super::verbs::{VerbsConfig, VerbsError, VerbsExporter, VerbsMachine, VerbsStartError};
@@ -117,6 +119,14 @@ impl FabricMachine {
         match self {
             Self::Shm(machine) => machine.reporter(),
             Self::Verbs(machine) => machine.reporter(),
+        }
+    }
+
+    /// Returns the file whose lock shows that this machine runs, on shared memory.
+    pub(crate) fn life(&self) -> Option<File> {
+        match self {
+            Self::Shm(machine) => machine.life(),
+            Self::Verbs(_) => None,
         }
     }
 

@@ -6,6 +6,7 @@ use crate::config::ConfigError;
 use crate::fabric::verbs::{SecretError, VerbsError};
 use crate::fabric::{ConnectError, ExportError, FabricStartError};
 use crate::ids::{MachineId, WorkerRef};
+use crate::membership::configuration::Version;
 use crate::membership::store::StoreError;
 use crate::messaging::LinkError;
 
@@ -61,6 +62,11 @@ pub enum MachineError {
         .0.display()
     )]
     StoreInUse(PathBuf),
+    /// A machine that joins has not connected to a member of the configuration.
+    #[error(
+        "machine {0} belongs to the cluster (configuration {1}), and this machine is not connected to it: the cluster has changed while          this machine connected to it; start it again"
+    )]
+    NotMet(MachineId, Version),
     /// The operating system refused to start a thread.
     #[error("cannot start a worker's thread: {0}")]
     Thread(#[source] std::io::Error),

@@ -58,7 +58,7 @@ pub(super) fn make_members(
     config: &Config,
     id: MachineId,
     exporter: &Exporter,
-    peers: &[LinkPeer],
+    configuration: &Configuration,
 ) -> Result<Option<MembersParts>, MachineError> {
     if !config.survives_losses() {
         return Ok(None);
@@ -71,13 +71,46 @@ pub(super) fn make_members(
             machine: id,
             boot: exporter.boot(),
         },
-        configuration: first(config, id, exporter, peers),
+        configuration: configuration.clone(),
         store: Box::new(store.map_err(MachineError::Thread)?),
     }))
 }
 
+/// Returns the newest configuration of the cluster that a machine joins, which stores nothing; `None` if there is none yet. If the others
+/// stop when a machine is lost, there is only the [first] one.
+pub(super) fn configuration_to_join(
+    config: &Config,
+    id: MachineId,
+) -> Result<Option<Configuration>, MachineError> {
+    if !config.survives_losses() || config.memory_of(id) > 0 {
+        return Ok(None);
+    }
+    Ok(FileStore::at(&store_dir(config), &config.cluster.name).read()?)
+}
+
+/// Checks that a machine which joins has met all members that store regions.
+pub(super) fn check_met(
+    configuration: &Configuration,
+    peers: &[LinkPeer],
+) -> Result<(), MachineError> {
+    let is_met = |member: &&Member| {
+        let mut peers = peers.iter();
+        peers.any(|peer| (peer.machine, peer.theirs.boot) == (member.machine, member.boot))
+    };
+    let mut storing = configuration.members.iter().filter(|member| member.stores);
+    match storing.find(|member| !is_met(member)) {
+        Some(member) => Err(MachineError::NotMet(member.machine, configuration.version)),
+        None => Ok(()),
+    }
+}
+
 /// Returns the first configuration of the cluster, which all machines know when they have met.
-fn first(config: &Config, id: MachineId, exporter: &Exporter, peers: &[LinkPeer]) -> Configuration {
+pub(super) fn first(
+    config: &Config,
+    id: MachineId,
+    exporter: &Exporter,
+    peers: &[LinkPeer],
+) -> Configuration {
     let member = |machine: &MachineConfig| {
         let peer = peers.iter().find(|peer| peer.machine == machine.id);
         Member {
@@ -101,14 +134,13 @@ fn first(config: &Config, id: MachineId, exporter: &Exporter, peers: &[LinkPeer]
 pub(super) fn make_manager(
     config: &Config,
     id: MachineId,
-    exporter: &Exporter,
-    peers: &[LinkPeer],
+    first: &Configuration,
     store: Option<FileStore>,
 ) -> Result<Option<Box<Manager>>, MachineError> {
     if manager_of(config) != id {
         return Ok(None);
     }
-    let first = first(config, id, exporter, peers);
+    let first = first.clone();
     warn_of_shared_domains(config, &first);
     let manager = match store {
         None => Manager::new(first, InProcess::default()),

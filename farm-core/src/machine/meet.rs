@@ -7,6 +7,7 @@ use super::parts::{export_segment, ring_format};
 use crate::config::{Config, MachineConfig};
 use crate::fabric::{Capability, ConnectError, FabricMachine, Patience, PeerOffer, Roster};
 use crate::ids::MachineId;
+use crate::membership::configuration::Configuration;
 use crate::messaging::{LinkPeer, SegmentLayout};
 
 /// The machines that a machine has connected to.
@@ -19,21 +20,28 @@ pub(super) struct Met {
     pub(super) running: Vec<MachineId>,
 }
 
-/// Connects machine `id` to those that it must meet, and exports memory for the rings between their workers.
+/// Connects machine `id` to those that it must meet, and that are members of the configuration, if one is `known`. Exports memory for the rings between their workers.
 pub(super) fn meet(
     config: &Config,
     id: MachineId,
     workers: usize,
     fabric: &mut FabricMachine,
-    patience: Patience<'_>,
+    (known, patience): (Option<&Configuration>, Patience<'_>),
 ) -> Result<Met, MachineError> {
     let exporter = fabric.exporter();
     let mut segments = Vec::with_capacity(config.machines.len());
+    let is_member = |machine: &MachineId| {
+        known.is_none_or(|configuration| configuration.member(*machine).is_some())
+    };
     let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
+    let lost = machines.iter().copied().filter(|one| !is_member(one));
+    let lost: Vec<MachineId> = lost.collect();
     let joins = |machine: &MachineId| config.memory_of(*machine) == 0;
     let joiners: Vec<MachineId> = machines.iter().copied().filter(joins).collect();
     // Machines that store memory let the others connect later.
-    let meets = |machine: &&MachineConfig| joins(&id) || !joins(&machine.id);
+    let meets = |machine: &&MachineConfig| {
+        (joins(&id) || !joins(&machine.id)) && !lost.contains(&machine.id)
+    };
     for machine in config.machines.iter().filter(meets) {
         let theirs = usize::from(machine.workers);
         let layout = match machine.id == id {
@@ -53,6 +61,7 @@ pub(super) fn meet(
     let roster = Roster {
         machines: &machines,
         joiners: &joiners,
+        lost: &lost,
     };
     let met = fabric.connect(roster, &mut offer, patience)?;
     segments.retain(|(machine, .., capability)| {

@@ -1,5 +1,6 @@
 //! The threads of workers: their loop, their cores, and what they leave when they end.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,8 @@ impl Drop for StopOnPanic {
 pub(super) struct LastWorker {
     pub(super) control: Arc<Control>,
     pub(super) reporter: Option<Reporter>,
+    /// The file whose lock shows that the machine runs.
+    pub(super) life: Option<File>,
     pub(super) store: Arc<Store>,
 }
 
@@ -43,6 +46,9 @@ impl Drop for LastWorker {
             && may_have_locks(&self.store)
         {
             reporter.fail(&why);
+            // No worker is left, so the machine does nothing more, whatever its program does. If the lock cannot be released now, it
+            // is when the program ends.
+            let _ = self.life.as_ref().map(File::unlock);
         }
     }
 }

@@ -55,7 +55,8 @@ pub struct Process {
 pub struct Member {
     /// The machine.
     pub machine: MachineId,
-    /// The number that its process chose when it started. Another process of the machine is not this member.
+    /// The number that its process chose when it started. Another process of the machine is not this member. 0 if none runs, which
+    /// is possible if it stores nothing.
     pub boot: u64,
     /// Number of its workers.
     pub workers: u16,
@@ -72,6 +73,11 @@ impl Member {
             machine: self.machine,
             boot: self.boot,
         }
+    }
+
+    /// Returns whether a process of the machine takes part.
+    pub fn runs(&self) -> bool {
+        self.boot != 0
     }
 }
 
@@ -217,6 +223,11 @@ impl Configuration {
             .members
             .binary_search_by_key(&machine, |member| member.machine);
         found.ok().map(|at| &self.members[at])
+    }
+
+    /// Returns the members that run.
+    pub fn running(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| member.runs())
     }
 
     /// Returns whether a process is a member.

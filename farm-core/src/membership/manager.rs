@@ -9,9 +9,9 @@
 //! | storing | the store refuses it | nothing under way; all of them are refused |
 //! | telling | all machines have answered | all of them are recorded; the next ones are stored |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::configuration::{Configuration, RegionReplicas, Replica, ReplicaState};
+use super::configuration::{Configuration, Process, RegionReplicas, Replica, ReplicaState};
 use super::writer::{ConfigWriter, WriteError};
 use crate::ids::{Address, MachineId, RegionId};
 use crate::region::map::Replicas;
@@ -63,6 +63,10 @@ pub struct Manager {
     starting: BTreeMap<MachineId, u64>,
     /// Those that could not be stored, with the reasons, until their machines ask again.
     refused_starts: BTreeMap<MachineId, (u64, String)>,
+    /// Whether starts were stored since [`Manager::take_recorded_starts`].
+    has_recorded_starts: bool,
+    /// Processes that have left in order.
+    left: BTreeSet<Process>,
     /// The catalog to be recorded.
     queued_catalog: Option<Address>,
     /// The configuration that is being stored.
@@ -91,6 +95,8 @@ impl Manager {
             started: BTreeMap::new(),
             starting: BTreeMap::new(),
             refused_starts: BTreeMap::new(),
+            has_recorded_starts: false,
+            left: BTreeSet::new(),
             queued_catalog: None,
             storing: None,
             under_way: Changes::default(),
@@ -167,14 +173,33 @@ impl Manager {
         }
     }
 
-    /// Handles that a member has been started again, with the number `boot`. The caller repeats it until the answer is final.
-    pub(crate) fn record_start(&mut self, machine: MachineId, boot: u64) -> Recorded {
+    /// Handles that a process without memory has left in order. Another one of its machine can join.
+    pub(crate) fn on_left(&mut self, process: Process) {
+        self.left.insert(process);
+    }
+
+    /// Returns whether starts were stored since the last call.
+    pub(crate) fn take_recorded_starts(&mut self) -> bool {
+        std::mem::take(&mut self.has_recorded_starts)
+    }
+
+    /// Handles that a member has been started again. The caller repeats it until the answer is final. It has to wait until the process
+    /// before has left, or is no member any more, and until what that one began is recovered.
+    pub(crate) fn record_start(&mut self, process: Process) -> Recorded {
+        let Process { machine, boot } = process;
+        let Configuration {
+            version, recovered, ..
+        } = self.configuration;
         match self.configuration.member(machine) {
             None => Recorded::No(format!("machine {machine} is not a member")),
             Some(member) if member.stores => Recorded::No(format!(
                 "machine {machine} stores memory, which cannot be recovered yet"
             )),
             Some(member) if member.boot == boot => Recorded::Yes,
+            Some(member) if member.runs() && !self.left.contains(&member.process()) => {
+                Recorded::NotYet
+            }
+            Some(_) if recovered < version.id => Recorded::NotYet,
             Some(_) => {
                 let refused = self.refused_starts.remove(&machine);
                 if let Some((_, why)) = refused.filter(|refused| refused.0 == boot) {
@@ -222,6 +247,7 @@ impl Manager {
         match stored {
             Ok(()) => {
                 self.configuration = next;
+                self.has_recorded_starts |= !std::mem::take(&mut self.starting).is_empty();
                 let told = !self.under_way.is_empty();
                 told.then(|| Duty::Tell(self.under_way.clone()))
             }
@@ -415,20 +441,36 @@ mod tests {
         let (mut manager, store) = manager();
         manager.configuration.members[2].stores = false;
         let refused = |recorded: Recorded| matches!(recorded, Recorded::No(_));
-        assert!(refused(manager.record_start(machine(9), 5)));
-        assert!(refused(manager.record_start(machine(2), 5)), "it stores");
-        assert_eq!(manager.record_start(machine(3), 5), Recorded::NotYet);
+        let start = |machine_id, boot| Process {
+            machine: machine(machine_id),
+            boot,
+        };
+        assert!(refused(manager.record_start(start(9, 5))));
+        assert!(
+            refused(manager.record_start(start(2, 5))),
+            "it stores memory"
+        );
+        manager.configuration.recovered = 0;
+        assert_eq!(manager.record_start(start(3, 5)), Recorded::NotYet);
+        manager.configuration.recovered = 1;
+        assert_eq!(manager.step(), None, "the process before runs");
+        assert_eq!(manager.record_start(start(3, 5)), Recorded::NotYet);
+        assert!(store.0.lock().unwrap().0.is_empty());
+        manager.on_left(manager.configuration.members[2].process());
+        assert_eq!(manager.record_start(start(3, 5)), Recorded::NotYet);
         assert_eq!(manager.step(), None);
-        assert_eq!(manager.record_start(machine(3), 5), Recorded::NotYet);
+        assert_eq!(manager.record_start(start(3, 5)), Recorded::NotYet);
         store.0.lock().unwrap().1.extend([Ok(()), Ok(())]);
         assert_eq!(manager.step(), None);
-        assert_eq!(manager.record_start(machine(3), 5), Recorded::Yes);
+        assert!(manager.take_recorded_starts() && !manager.take_recorded_starts());
+        assert_eq!(manager.record_start(start(3, 5)), Recorded::Yes);
+        manager.on_left(start(3, 5));
         // It is recorded together with regions.
         let replicas = Replicas::one(machine(2));
-        manager.record_start(machine(3), 6);
+        manager.record_start(start(3, 6));
         manager.record(region(1), replicas);
         assert_eq!(manager.step(), tell(vec![(region(1), replicas)]));
-        assert_eq!(manager.record_start(machine(3), 6), Recorded::Yes);
+        assert_eq!(manager.record_start(start(3, 6)), Recorded::Yes);
         assert_eq!(store.0.lock().unwrap().0.len(), 2);
     }
 
@@ -437,18 +479,24 @@ mod tests {
     fn a_start_that_cannot_be_recorded_is_refused_once() {
         let (mut manager, store) = manager();
         manager.configuration.members[2].stores = false;
+        manager.configuration.recovered = 1;
+        manager.configuration.members[2].boot = 0;
+        let start = |boot| Process {
+            machine: machine(3),
+            boot,
+        };
         let full = || Err(WriteError::Failed("full".into()));
         store.0.lock().unwrap().1.extend([full(), full(), Ok(())]);
         let refused = Recorded::No("full".into());
         for _ in 0..2 {
-            assert_eq!(manager.record_start(machine(3), 5), Recorded::NotYet);
+            assert_eq!(manager.record_start(start(5)), Recorded::NotYet);
             assert_eq!(manager.step(), None);
-            assert_eq!(manager.record_start(machine(3), 5), refused);
+            assert_eq!(manager.record_start(start(5)), refused);
         }
         // The next start is another one.
-        assert_eq!(manager.record_start(machine(3), 6), Recorded::NotYet);
+        assert_eq!(manager.record_start(start(6)), Recorded::NotYet);
         assert_eq!(manager.step(), None);
-        assert_eq!(manager.record_start(machine(3), 6), Recorded::Yes);
+        assert_eq!(manager.record_start(start(6)), Recorded::Yes);
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct Membership {
     /// Those that store regions: without them the cluster stops, unless it survives losses.
     storing: Vec<MachineId>,
     manager: MachineId,
+    /// Number of the configuration.
+    configuration: u64,
     survives: bool,
 }
 
@@ -73,8 +75,26 @@ impl Membership {
         Self {
             storing,
             manager,
+            configuration: 1,
             survives: false,
         }
+    }
+
+    /// Creates the membership of a configuration.
+    pub fn of(configuration: &Configuration) -> Self {
+        let mut membership = Self {
+            storing: Vec::new(),
+            manager: configuration.manager,
+            configuration: 0,
+            survives: false,
+        };
+        membership.apply(configuration);
+        membership
+    }
+
+    /// Returns the number of the configuration.
+    pub fn configuration(&self) -> u64 {
+        self.configuration
     }
 
     /// Returns the machine that changes the configuration.
@@ -109,6 +129,7 @@ impl Membership {
         let storing = configuration.members.iter().filter(|member| member.stores);
         self.storing = storing.map(|member| member.machine).collect();
         self.manager = configuration.manager;
+        self.configuration = configuration.version.id;
     }
 
     /// Handles the end of the connection to a machine. Returns the reason to stop, or `None` if the cluster continues: in the same

@@ -152,8 +152,10 @@ pub(crate) struct Incoming {
 pub(crate) struct IncomingLog {
     pub(crate) from: WorkerRef,
     pub(crate) ring: RingReceiver,
-    /// Whether the connection to the sender's machine is lost.
+    /// Whether the connection to the sender's machine has ended.
     pub(crate) lost: bool,
+    /// Whether the log is then still to be drained.
+    pub(crate) drains: bool,
 }
 
 /// The rings and logs between a worker and the workers of another machine.
@@ -173,6 +175,8 @@ pub struct Links {
     format: RingFormat,
     /// The machines in ascending order, with their numbers of workers.
     pub(crate) machines: Vec<(MachineId, usize)>,
+    /// Numbers of the starts to which there is, or was last, a connection, in the order of `machines`; 0 for machines without one.
+    pub(crate) boots: Vec<u64>,
     /// Numbers of the connections, in the order of `machines`, which count from 0 at the start of this machine.
     pub(crate) numbers: Vec<u32>,
     /// Rings to other machines, in the order of `machines`; `None` for the own machine, and for machines without a
@@ -226,6 +230,7 @@ impl Links {
             workers: me.workers,
             format,
             machines: machines.to_vec(),
+            boots: vec![0; machines.len()],
             numbers: vec![0; machines.len()],
             out: Vec::new(),
             within: Vec::new(),
@@ -235,13 +240,14 @@ impl Links {
             logs_in: Vec::new(),
             own_log: None,
         };
-        for (machine, _) in machines {
+        for (place, (machine, _)) in machines.iter().enumerate() {
             let Some(peer) = peers.iter().find(|peer| peer.machine == *machine) else {
                 links.out.push(None);
                 links.credits.push(Vec::new());
                 links.logs_out.push(None);
                 continue;
             };
+            links.boots[place] = peer.theirs.boot;
             if peer.machine == own {
                 links.out.push(None);
                 links.logs_out.push(None);
@@ -427,6 +433,7 @@ impl Wiring<'_> {
                 from: WorkerRef::new(peer.machine, worker_id(sender)),
                 ring: self.receiver(buffer, segment, at, sender, Some(kept))?,
                 lost: false,
+                drains: false,
             });
         }
         Ok(PeerLinks {

@@ -477,15 +477,23 @@ impl Messaging {
     /// Adds the rings of the machine at this index, which has none.
     pub(crate) fn link(
         &mut self,
-        index: usize,
+        (index, boot): (usize, u64),
         out: RingSender,
         credits: Vec<ReplyCredits>,
         incoming: Vec<Incoming>,
     ) {
+        self.links.boots[index] = boot;
         self.links.numbers[index] += 1;
         self.links.out[index] = Some(out);
         self.links.credits[index] = credits;
         self.links.incoming.extend(incoming);
+    }
+
+    /// Returns the number of a machine's start to which there is, or was last, a connection.
+    pub(crate) fn boot_of(&self, machine: MachineId) -> u64 {
+        let machines = &self.links.machines;
+        let index = machines.binary_search_by_key(&machine, |one| one.0);
+        index.map_or(0, |index| self.links.boots[index])
     }
 
     /// Returns the number of the current connection to a machine.

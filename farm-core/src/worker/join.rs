@@ -16,12 +16,13 @@ use super::regions::{
 };
 use super::{Cont, Worker};
 use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
+use crate::membership::configuration::Process;
 use crate::membership::manager::{Changes, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::map::Replicas;
 use crate::{marks, mutants};
 
-/// To the manager: the machine joins, with the number of its start. The reply is a code.
+/// To the manager: the machine joins, with the number of its start, and of the configuration that it knows. The reply is a code.
 const JOIN: MessageId = MessageId(MessageId::CORE + 6);
 
 /// From each other machine: all of its workers are connected to the machine that joins. One-way.
@@ -29,6 +30,9 @@ const LINKED: MessageId = MessageId(MessageId::CORE + 7);
 
 /// To the other workers of a machine that has joined: what programs ask for waits no longer. One-way.
 const JOINED: MessageId = MessageId(MessageId::CORE + 8);
+
+/// The configuration has changed since the machine has connected.
+const CHANGED: u8 = 3;
 
 /// The most refusals after which a machine asks again.
 const MOST_REFUSALS: u32 = 20;
@@ -57,6 +61,13 @@ struct Newcomer {
     untold: VecDeque<(RegionId, Replicas)>,
     /// Number of regions in the message that it has not answered.
     under_way: usize,
+}
+
+/// Returns the two words of a message.
+fn two_words(body: &[u8]) -> Option<[u64; 2]> {
+    let words: &[u8; 16] = body.try_into().ok()?;
+    let (words, _) = words.as_chunks();
+    Some([u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])])
 }
 
 impl Newcomer {
@@ -135,17 +146,25 @@ impl Worker {
     fn ask_to_join(&mut self, boot: u64, (): ()) {
         let manager = self.membership.manager();
         let cont = ReplyCont::new(Self::on_join_reply, boot);
-        let body = boot.to_le_bytes();
+        let knows = self.configuration_in_effect();
         match self.call(
             WorkerRef::first_of(manager),
             JOIN,
-            &[&body],
+            &[&boot.to_le_bytes(), &knows.to_le_bytes()],
             REPLY_BYTES,
             cont,
         ) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::ask_to_join, boot)),
-            Err(error) => self.cannot_join(&error.to_string()),
+            Err(error) => self.on_join_failed(&error),
+        }
+    }
+
+    fn on_join_failed(&mut self, error: &CallError) {
+        match error {
+            // Another machine manages the next configuration.
+            CallError::PeerLost(_) if self.survives() => self.joins_again(),
+            error => self.cannot_join(&error.to_string()),
         }
     }
 
@@ -156,15 +175,25 @@ impl Worker {
             }
             Ok([DONE]) => {
                 self.newcomers.has_regions = true;
+                self.on_joined_configuration();
                 self.complete_if_joined();
             }
+            Ok([CHANGED]) => self.joins_again(),
             Ok(_) if self.newcomers.refusals < MOST_REFUSALS => {
                 self.newcomers.refusals += 1;
                 self.set_timer(REFUSED_WAIT, Cont::new(Self::ask_to_join, boot));
             }
             Ok(_) => self.cannot_join("the manager refused it; see its log for the reason"),
-            Err(error) => self.cannot_join(&error.to_string()),
+            Err(error) => self.on_join_failed(&error),
         }
+    }
+
+    /// Stops this start of the machine: the configuration has changed while it joined, and it is no member of the new one.
+    pub(super) fn joins_again(&mut self) {
+        let (me, manager) = (self.me.machine, self.membership.manager());
+        self.control.fail_to_join(format!(
+            "machine {me} cannot join the cluster of manager {manager}: the configuration has changed meanwhile; start the machine again"
+        ));
     }
 
     fn cannot_join(&mut self, why: &str) {
@@ -179,14 +208,23 @@ impl Worker {
 
     fn handle_join(&mut self, request: Request, body: &[u8]) {
         let from = request.from.machine;
-        let Ok(boot) = body.try_into().map(u64::from_le_bytes) else {
+        let Some([boot, knows]) = two_words(body) else {
             let why = format!("{} sent a JOIN that is malformed", request.from);
             return self.distrust(from, why);
         };
         let Some(manager) = &mut self.recorder.manager else {
             return self.reply(request, &[&[REFUSED]]);
         };
-        let code = match manager.record_start(from, boot) {
+        let process = Process {
+            machine: from,
+            boot,
+        };
+        let known = manager.configuration();
+        if knows < known.version.id && !known.has(process) {
+            // It is not told of this one, because it is no member.
+            return self.reply(request, &[&[CHANGED]]);
+        }
+        let code = match manager.record_start(process) {
             Recorded::Yes => {
                 let known = self.newcomers.joining.get(&from);
                 match known.filter(|newcomer| newcomer.boot == boot) {

@@ -70,8 +70,12 @@ impl Worker {
             self.unlink(peer.machine);
         }
         let made = self.messaging.wire(&mut self.endpoint, peer)?;
-        self.messaging
-            .link(place, made.out, made.credits, made.incoming);
+        self.messaging.link(
+            (place, peer.theirs.boot),
+            made.out,
+            made.credits,
+            made.incoming,
+        );
         self.logs.link(place, made.log_out, made.logs_in);
         self.epochs.on_joined(peer.machine, peer.workers);
         marks::mark("worker: machine linked");
@@ -89,8 +93,8 @@ impl Worker {
         while let Some((machine, how)) = self.endpoint.take_broken() {
             marks::mark("worker: departure noticed");
             self.depart(machine, how);
-            self.unlink(machine);
-            self.on_lost(machine, how);
+            self.unlink_after(machine, how);
+            self.on_departed(machine, how);
             self.complete_if_joined();
         }
     }
@@ -115,10 +119,16 @@ impl Worker {
         }
     }
 
-    /// Drops what this worker has of a connection, and ends its calls.
+    /// Drops what this worker has of a connection to a machine that may be lost, and ends its calls.
     pub(super) fn unlink(&mut self, machine: MachineId) {
+        self.unlink_after(machine, Departure::Lost);
+    }
+
+    /// As [`Worker::unlink`], after the connection has ended in this way.
+    fn unlink_after(&mut self, machine: MachineId, how: Departure) {
+        let drains = how == Departure::Lost && self.membership.survives();
         if let Ok(place) = self.machine_place(machine) {
-            self.logs.unlink(place, machine, self.membership.survives());
+            self.logs.unlink(place, machine, drains);
         }
         self.long.unlink(machine);
         let mut lost = Vec::new();

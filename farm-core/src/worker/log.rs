@@ -213,12 +213,13 @@ impl Logs {
         self.out[place] = None;
         self.changes[place] += 1;
         for log in &mut self.incoming {
-            if let Some(log) = log.as_mut().filter(|log| log.from.machine == machine) {
-                log.lost = true;
+            if let Some(log) = log
+                && log.from.machine == machine
+                && !log.lost
+            {
+                (log.lost, log.drains) = (true, drains);
             }
-            if !drains {
-                drop_if_done(log);
-            }
+            drop_if_done(log);
         }
     }
 
@@ -463,10 +464,7 @@ impl Worker {
         if let Some(log) = log {
             log.ring.free_noting(end, Some(note), &mut self.endpoint);
         }
-        // What was not taken from it is still to be drained.
-        if !self.membership.survives() {
-            drop_if_done(log);
-        }
+        drop_if_done(log);
     }
 
     /// Returns the log of this worker in the memory of its own machine, if commits are logged.
@@ -578,14 +576,10 @@ impl Worker {
     }
 }
 
-/// Drops a log of a machine that has departed, if nothing in it is needed, and with it the memory of its ring.
+/// Drops a log of a machine that has departed, if nothing in it is needed, and with it the memory of its ring. What was not taken from
+/// it may still be to be drained.
 fn drop_if_done(log: &mut Option<IncomingLog>) {
-    if log
-        .as_ref()
-        .is_some_and(|log| log.lost && log.ring.head() == log.ring.position())
-    {
-        *log = None;
-    }
+    log.take_if(|log| log.lost && !log.drains && log.ring.head() == log.ring.position());
 }
 
 /// Returns the slot of an acknowledged write to the arena.

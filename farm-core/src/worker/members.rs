@@ -76,12 +76,16 @@ struct Driver {
     store: Box<dyn ConfigAccess>,
     /// The configuration that is being applied, and the number of own workers that have not.
     applying: Option<(u64, usize)>,
+    /// Number of requests to the store that are not answered.
+    asked: usize,
     /// Processes that may run although their connections have ended.
     may_live: BTreeSet<Process>,
     /// Whether the timer of the next look is set.
     looks: bool,
     /// Time of the last event.
     last_event: Nanos,
+    /// The last configuration in which all machines have recovered.
+    all_recovered: u64,
     /// As the manager: machines that have recovered in the configuration with this number.
     recovered: (u64, BTreeSet<MachineId>),
     /// What was logged last.
@@ -92,9 +96,11 @@ impl Members {
     pub(super) fn new(parts: Option<MembersParts>, now: Nanos) -> Self {
         let driver = parts.map(|parts| {
             Box::new(Driver {
+                all_recovered: parts.configuration.recovered,
                 value: Reconfiguration::new(parts.me, parts.configuration),
                 store: parts.store,
                 applying: None,
+                asked: 0,
                 may_live: BTreeSet::new(),
                 looks: false,
                 last_event: now,
@@ -137,20 +143,58 @@ impl Worker {
         self.membership.survives()
     }
 
-    /// Handles the end of a connection without an announcement, on a machine that survives it.
-    pub(super) fn on_lost(&mut self, machine: MachineId, how: Departure) {
-        let Some(driver) = &mut self.members.driver else {
-            return;
-        };
+    /// Handles the end of a connection, on a machine that survives it.
+    pub(super) fn on_departed(&mut self, machine: MachineId, how: Departure) {
+        let boot = self.messaging.boot_of(machine);
+        let process = Process { machine, boot };
         if how == Departure::Left {
-            return;
+            if let Some(manager) = &mut self.recorder.manager {
+                manager.on_left(process);
+            }
+            let driver = self.members.driver.as_ref();
+            let recovers = driver.is_some_and(|driver| {
+                let current = driver.value.current();
+                current.has(process) && driver.all_recovered < current.version.id
+            });
+            if recovers {
+                marks::mark("membership: a machine without memory leaves before it has recovered");
+            }
+            return self.drive(|value, out| match recovers {
+                // What others wait for does not come any more.
+                true => value.gone(process, out),
+                false => value.left(process, out),
+            });
         }
-        // Another machine may have noticed it first, so that the process is no member any more.
-        if let Some(process) = driver.value.process_of(machine) {
+        if let Some(driver) = &mut self.members.driver {
             tracing::warn!(%machine, "a machine is lost (it failed, was killed, or its connection broke)");
             driver.may_live.insert(process);
             self.drive(|value, out| value.suspect(process, out));
         }
+    }
+
+    /// Handles that this machine, which stores nothing, has joined the others: the newest configuration has it.
+    pub(super) fn on_joined_configuration(&mut self) {
+        if let Some(driver) = &mut self.members.driver {
+            driver.asked += 1;
+            driver.store.read();
+            self.look_soon();
+        }
+    }
+
+    /// Returns the number of the newest configuration that is known here to be in effect.
+    pub(super) fn configuration_in_effect(&self) -> u64 {
+        let driver = self.members.driver.as_ref();
+        driver.map_or(1, |driver| driver.value.current().version.id)
+    }
+
+    /// Handles that the manager, on this worker, has recorded starts of processes.
+    pub(super) fn on_starts_recorded(&mut self) {
+        let manager = self.recorder.manager.as_ref();
+        let Some(newest) = manager.map(|manager| manager.configuration().clone()) else {
+            return;
+        };
+        let newest = Arc::new(newest);
+        self.drive(|value, out| value.on_minor_change(&newest, out));
     }
 
     /// Handles an event of the change, and does what follows.
@@ -187,12 +231,21 @@ impl Worker {
                 )),
             },
             Action::Probe(machine) => self.probe(machine),
-            Action::Read => driver.store.read(),
-            Action::Store(next) => driver.store.store(next),
+            Action::Read => {
+                driver.asked += 1;
+                driver.store.read();
+            }
+            Action::Store(next) => {
+                driver.asked += 1;
+                driver.store.store(next);
+            }
             Action::Apply(configuration) => self.begin_to_apply(configuration),
             Action::Commit(configuration) => self.begin_to_serve(&configuration),
             Action::Block(why) => self.say(why.to_string()),
             Action::Halt(why) => self.control.fail(format!("the cluster stops: {why}")),
+            Action::Stop(_) if !self.store.map().is_complete() => {
+                self.joins_again();
+            }
             Action::Stop(version) => self.control.fail(format!(
                 "the other machines went on without machine {me}, which they took for lost (configuration {version}); start it again"
             )),
@@ -213,7 +266,8 @@ impl Worker {
         let Some(driver) = &mut self.members.driver else {
             return;
         };
-        let is_needed = driver.value.is_changing() || !driver.may_live.is_empty();
+        let awaits = driver.asked > 0 || !driver.may_live.is_empty();
+        let is_needed = driver.value.is_changing() || awaits;
         if is_needed && !std::mem::replace(&mut driver.looks, true) {
             self.set_timer(LOOK, Cont::new(|worker, _: u64, ()| worker.look(), 0));
         }
@@ -225,7 +279,12 @@ impl Worker {
             return;
         };
         driver.looks = false;
-        let has_died = |one: &Process| self.endpoint.has_died(one.machine, one.boot);
+        // A process works only when it is connected to all others. If this worker is not connected to it, another one of the machine has
+        // followed, or it has ended before it worked.
+        let boot_of = |machine| self.messaging.boot_of(machine);
+        let has_died = |one: &Process| {
+            boot_of(one.machine) != one.boot || self.endpoint.has_died(one.machine, one.boot)
+        };
         let died: Vec<Process> = driver
             .may_live
             .extract_if(.., |one| has_died(one))
@@ -261,7 +320,10 @@ impl Worker {
     }
 
     fn next_answer(&mut self) -> Option<Access> {
-        self.members.driver.as_mut()?.store.poll()
+        let driver = self.members.driver.as_mut()?;
+        let answer = driver.store.poll()?;
+        driver.asked -= 1;
+        Some(answer)
     }
 
     fn probe(&mut self, machine: MachineId) {
@@ -320,6 +382,10 @@ impl Worker {
     fn begin_to_apply(&mut self, configuration: Arc<Configuration>) {
         let id = configuration.version.id;
         tracing::info!(configuration = %configuration.version, "applying another configuration");
+        if let Some(driver) = &mut self.members.driver {
+            // The end of these is awaited, also of one to which this machine was never connected.
+            driver.may_live.extend(&configuration.expiring);
+        }
         self.store.apply(configuration);
         if let Some(manager) = &mut self.recorder.manager {
             manager.fall_behind();
@@ -347,8 +413,13 @@ impl Worker {
             return;
         };
         let is_member = |machine: MachineId| configuration.member(machine).is_some();
+        let has_left = |machine: MachineId| {
+            let boot = self.messaging.boot_of(machine);
+            let process = Process { machine, boot };
+            !is_member(machine) || configuration.expiring.contains(&process)
+        };
         let machines = self.machines().iter().map(|machine| machine.0);
-        let left = machines.filter(|machine| !is_member(*machine) && self.is_linked_to(*machine));
+        let left = machines.filter(|machine| has_left(*machine) && self.is_linked_to(*machine));
         for machine in left.collect::<Vec<_>>() {
             self.endpoint.close(machine);
             self.unlink(machine);
@@ -391,7 +462,7 @@ impl Worker {
         tracing::warn!(
             configuration = %configuration.version,
             "the cluster goes on with {} of {} machines",
-            configuration.members.len(),
+            configuration.running().count(),
             self.machines().len()
         );
         self.manage_next(configuration);
@@ -465,7 +536,7 @@ impl Worker {
             driver.recovered = (id, BTreeSet::new());
         }
         driver.recovered.1.insert(from.machine);
-        let mut members = configuration.members.iter();
+        let mut members = configuration.running();
         if !members.all(|member| driver.recovered.1.contains(&member.machine)) {
             return;
         }
@@ -474,7 +545,7 @@ impl Worker {
             manager.record_recovered(id);
         }
         self.manage_soon();
-        for member in &configuration.members {
+        for member in configuration.running() {
             self.send_long(
                 WorkerRef::first_of(member.machine),
                 ALL_RECOVERED,
@@ -487,6 +558,9 @@ impl Worker {
         let Some(id) = self.number(from, body) else {
             return;
         };
+        if let Some(driver) = &mut self.members.driver {
+            driver.all_recovered = driver.all_recovered.max(id);
+        }
         for hook in 0..self.members.hooks.len() {
             (self.members.hooks[hook].forget)(self, id);
         }

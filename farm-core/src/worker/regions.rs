@@ -347,7 +347,11 @@ impl Worker {
         else {
             return;
         };
-        match manager.step() {
+        let duty = manager.step();
+        if manager.take_recorded_starts() {
+            self.on_starts_recorded();
+        }
+        match duty {
             None => {}
             Some(Duty::Stop(why)) => self.control.fail(why),
             Some(Duty::Tell(changes)) => {

@@ -67,12 +67,7 @@ impl Cluster {
         pace: Pace,
         attach: impl Fn(&mut Worker),
     ) -> Self {
-        let ids: Vec<MachineId> = (1..=limits.machines as u16)
-            .map(|number| {
-                MachineId::new(number)
-                    .expect("the ids of simulated machines count from 1 and are within the limit")
-            })
-            .collect();
+        let ids: Vec<MachineId> = machine_ids(limits).collect();
         let seed = config.seed;
         let fabric = SimFabric::new(
             SimConfig {
@@ -93,7 +88,8 @@ impl Cluster {
             let mut inboxes = Vec::new();
             for index in 0..limits.workers {
                 let me = WorkerRef::new(*id, worker_id(index));
-                let mut parts = worker(&fabric, limits, me, &peers, &store, &control, seed);
+                let begun = (&fabric, limits, &first);
+                let mut parts = worker(begun, me, &peers, &store, &control, seed);
                 if parts.membership.manager() == *id && index == 0 {
                     parts.manager = Some(match limits.survives {
                         true => {
@@ -102,16 +98,7 @@ impl Cluster {
                         false => manager(first.clone(), seed),
                     });
                 }
-                if limits.survives && index == 0 {
-                    parts.members = Some(MembersParts {
-                        me: configuration::Process {
-                            machine: *id,
-                            boot: fabric.boot(*id),
-                        },
-                        configuration: first.clone(),
-                        store: Box::new(changes.clone()),
-                    });
-                }
+                parts.members = members(begun, me, &changes);
                 inboxes.push(Arc::clone(&parts.inbox));
                 let mut worker = Box::new(Worker::new(parts));
                 attach(&mut worker);
@@ -134,6 +121,7 @@ impl Cluster {
                 paused_until: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
                 ends: AtomicBool::new(false),
+                killed: AtomicBool::new(false),
                 gone: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
             });
@@ -146,6 +134,7 @@ impl Cluster {
             links: RefCell::default(),
             depth: AtomicU32::new(0),
             limits: *limits,
+            changes,
             seed,
             under_way: Mutex::new(Vec::new()),
             turns: AtomicU64::new(0),
@@ -159,6 +148,13 @@ impl Cluster {
 
 pub(super) fn worker_id(index: usize) -> WorkerId {
     WorkerId::new(index as u16).expect("every worker of a simulated machine has a valid id")
+}
+
+fn machine_ids(limits: &ClusterLimits) -> impl Iterator<Item = MachineId> + use<> {
+    (1..=limits.machines as u16).map(|number| {
+        MachineId::new(number)
+            .expect("the ids of simulated machines count from 1 and are within the limit")
+    })
 }
 
 fn layout(limits: &ClusterLimits, owner: MachineId, peer: MachineId) -> SegmentLayout {
@@ -239,10 +235,7 @@ fn first(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Confi
     let storing = ids.len() - limits.without_memory;
     let member = |(place, id): (usize, &MachineId)| Member {
         machine: *id,
-        boot: match limits.survives {
-            true => fabric.boot(*id),
-            false => 1,
-        },
+        boot: fabric.boot(*id),
         workers: limits.workers as u16,
         stores: place < storing,
         domain: Domain::default(),
@@ -289,9 +282,25 @@ impl ConfigWriter for SlowStore {
     }
 }
 
+/// Returns what the first worker of a machine needs to take part in changes of the configuration, if the cluster survives losses.
+pub(super) fn members(
+    (fabric, limits, configuration): (&SimFabric, &ClusterLimits, &Configuration),
+    me: WorkerRef,
+    changes: &SimStore,
+) -> Option<MembersParts> {
+    (limits.survives && me.worker == WorkerId::FIRST).then(|| MembersParts {
+        me: configuration::Process {
+            machine: me.machine,
+            boot: fabric.boot(me.machine),
+        },
+        configuration: configuration.clone(),
+        store: Box::new(changes.clone()),
+    })
+}
+
+/// Returns the parts of a worker that begins in a configuration.
 pub(super) fn worker(
-    fabric: &SimFabric,
-    limits: &ClusterLimits,
+    (fabric, limits, configuration): (&SimFabric, &ClusterLimits, &Configuration),
     me: WorkerRef,
     peers: &[LinkPeer],
     store: &Arc<Store>,
@@ -303,7 +312,7 @@ pub(super) fn worker(
         classes: vec![(512, slots), (2048, slots.min(8)), (8192, 2)],
     };
     let mut endpoint = fabric.endpoint(me.machine, me.worker, &arena);
-    let machines = peers.iter().map(|peer| (peer.machine, peer.workers));
+    let machines = machine_ids(limits).map(|id| (id, limits.workers));
     let machines: Vec<(MachineId, usize)> = machines.collect();
     let links = Links::wire(
         &mut endpoint,
@@ -313,7 +322,7 @@ pub(super) fn worker(
         limits.ring_format(),
     )
     .expect("the limits of the cluster allow the rings to be wired");
-    let membership = Membership::fixed(store.placement().members());
+    let membership = Membership::of(configuration);
     let membership = match limits.survives {
         true => membership.that_survives(),
         false => membership,

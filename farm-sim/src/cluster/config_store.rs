@@ -31,6 +31,11 @@ impl SimStore {
         }
     }
 
+    /// Returns the newest configuration.
+    pub(super) fn newest(&self) -> Configuration {
+        lock(&self.newest).clone()
+    }
+
     fn swap(&self, next: &Configuration) -> Stored {
         let mut newest = lock(&self.newest);
         match newest.change + 1 == next.change {
@@ -64,7 +69,7 @@ impl ConfigAccess for SimStore {
         }
         let request = self.requests.pop_front()?;
         Some(match request {
-            None => Access::Read(Ok(lock(&self.newest).clone())),
+            None => Access::Read(Ok(self.newest())),
             Some(next) => {
                 let stored = self.swap(&next);
                 Access::Stored(next, stored)

@@ -108,12 +108,14 @@ impl ClusterLimits {
         self.per_machine_bytes *= 2;
     }
 
-    /// Lets the cluster go on without machines that are killed: one of three, or two of four.
+    /// Lets the cluster go on without machines that are killed: one of three that store regions, or two of four. Every third seed has
+    /// one without memory, too.
     pub fn survive(&mut self, seed: u64) {
         self.survives = true;
-        self.without_memory = 0;
-        self.machines = 3 + (seed / 3 % 2) as usize;
-        self.replicas = self.machines - 1;
+        self.without_memory = usize::from(seed / 64 % 3 == 1);
+        let storing = 3 + (seed / 3 % 2) as usize;
+        self.machines = storing + self.without_memory;
+        self.replicas = storing - 1;
         // Nothing is allocated in regions of lost machines.
         self.per_machine_bytes *= 4;
     }

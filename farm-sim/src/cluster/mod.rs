@@ -37,6 +37,7 @@ use farm_core::time::Nanos;
 use farm_core::worker::{Inbox, Linking, Worker};
 
 use crate::fabric::{Event, SimFabric};
+use config_store::SimStore;
 
 pub use limits::{ClusterLimits, Pace};
 pub use schedule::Stepped;
@@ -71,6 +72,8 @@ struct Machine {
     stopping: AtomicBool,
     /// Whether the machine's process then ends, so that the others notice it.
     ends: AtomicBool,
+    /// Whether the process was killed.
+    killed: AtomicBool,
     /// Whether the machine has left the fabric, or was killed.
     gone: AtomicBool,
     /// Whether the machine's memory is lost.
@@ -137,6 +140,8 @@ struct Parts {
     /// Number of interruptions that are nested now: each may run turns inside of the interrupted turn.
     depth: AtomicU32,
     limits: ClusterLimits,
+    /// The store of the configuration.
+    changes: SimStore,
     seed: u64,
     /// Indices of the workers whose turns are running, the innermost last.
     under_way: Mutex<Vec<usize>>,
@@ -224,9 +229,13 @@ impl Cluster {
         !self.parts.machines.iter().any(Machine::is_running)
     }
 
-    /// Returns the failures that stopped machines, a text for each such machine.
+    /// Returns the failures that stopped machines, a text for each such machine. A machine that could not join, because the
+    /// configuration has changed meanwhile, can be started again.
     pub fn failures(&self) -> Vec<String> {
         let failure = |machine: &Machine| {
+            if machine.control().may_join_again() {
+                return None;
+            }
             let why = machine.control().failure()?;
             Some(format!("machine {}: {why}", machine.id))
         };
@@ -251,9 +260,12 @@ impl Cluster {
     }
 
     /// Kills a machine's process, at the next interruption of a turn of one of its workers: its heap is gone, and its connections
-    /// end. What its processors have stored, and what has landed in its memory, survives.
+    /// end. What its processors have stored, and what has landed in its memory, survives. Does nothing if it does not run.
     pub fn kill_process(&self, machine: usize) {
         let machine = &self.parts.machines[machine];
+        if !machine.is_running() {
+            return;
+        }
         machine.ends.store(true, Ordering::Relaxed);
         machine.stopping.store(true, Ordering::Relaxed);
     }

@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering;
 use farm_core::alloc::{BlockTable, Difference, compare_replicas};
 use farm_core::ids::MachineId;
 use farm_core::marks;
+use farm_core::membership::configuration::Process;
 use farm_core::worker::Worker;
 
-use super::{Cluster, Copies, Stepped};
+use super::{Cluster, Copies, Machine, Stepped};
 
 /// Maximum number of steps until the cluster is at rest.
 const MOST_STEPS: u64 = 2_000_000;
@@ -74,14 +75,28 @@ impl Cluster {
         gone.map(|machine| machine.id)
     }
 
-    /// Returns whether a machine that was lost is still a member of the configuration of another one, which will change it.
+    /// Returns whether a machine that was lost is still a member of the configuration, which will change, or a worker does not know the
+    /// newest one.
     fn changes_configuration(&self) -> bool {
-        let gone: Vec<MachineId> = self.gone().collect();
-        let is_member = |worker: &mut Worker| {
-            let membership = worker.membership();
-            membership.survives() && gone.iter().any(|lost| membership.stores(*lost))
+        if !self.parts.limits.survives {
+            return false;
+        }
+        let newest = self.parts.changes.newest();
+        let is_member = |machine: &Machine| {
+            let boot = self.fabric().boot(machine.id);
+            let process = Process {
+                machine: machine.id,
+                boot,
+            };
+            // Others may have left in order.
+            let is_lost =
+                machine.killed.load(Ordering::Relaxed) || machine.control().failure().is_some();
+            is_lost && newest.has(process)
         };
-        self.running().any(|worker| self.inspect(worker, is_member))
+        let id = newest.version.id;
+        let is_behind = |worker: &mut Worker| worker.membership().configuration() != id;
+        self.parts.machines.iter().any(is_member)
+            || self.running().any(|worker| self.inspect(worker, is_behind))
     }
 
     /// Returns the bytes that all workers sent through rings and logs, and the bytes that they received and freed.

@@ -20,26 +20,30 @@ use super::{Cluster, Machine, Parts, PendingLink, Process, lock};
 const LINK_DOUBLINGS: u64 = 20;
 
 impl Cluster {
-    /// Starts all machines without memory of their own again that have left, together: a machine that starts waits for all machines of
-    /// the configuration. Each connects to the others of them, and to the machines that run. `attach` attaches the layers to each
-    /// worker. The machines [join](Worker::join) those that run in the steps that follow.
-    ///
-    /// # Panics
-    /// If a machine stores memory and has left.
-    pub fn restart(&self, attach: impl Fn(&mut Worker)) {
+    /// Starts all machines without memory of their own again that do not run, together. Each connects to the others of them, and to
+    /// the machines that run. `attach` attaches the layers to each worker. The machines [join](Worker::join) those that run in the steps
+    /// that follow. Returns false, and does nothing, if a member that stores regions does not run: they cannot connect to it.
+    pub fn restart(&self, attach: impl Fn(&mut Worker)) -> bool {
         let parts = &self.parts;
         parts.leave_stopped();
+        let newest = parts.changes.newest();
         let all = parts.machines.iter().enumerate();
         let (running, gone): (Vec<_>, Vec<_>) = all.partition(|(_, machine)| machine.is_running());
+        let stores = |machine: MachineId| {
+            let member = newest.member(machine);
+            member.is_some_and(|member| member.stores)
+        };
+        if gone.iter().any(|(_, machine)| stores(machine.id)) {
+            return false;
+        }
+        let gone: Vec<_> = gone
+            .into_iter()
+            .filter(|(_, machine)| !machine.store().is_used())
+            .collect();
         let id = |(_, machine): &(usize, &Machine)| machine.id;
         let running: Vec<MachineId> = running.iter().map(id).collect();
         let starting: Vec<MachineId> = gone.iter().map(id).collect();
         for (_, machine) in &gone {
-            assert!(
-                !machine.store().is_used(),
-                "machine {} stores memory, which cannot be recovered yet",
-                machine.id
-            );
             parts.fabric.restart(machine.id);
             // The items of a worker keep their order.
             parts.submit_links(|link| link.to == machine.id);
@@ -56,6 +60,7 @@ impl Cluster {
             let first = place * parts.limits.workers;
             self.on(first, |worker| worker.join(boot, running.iter().copied()));
         }
+        true
     }
 
     /// Exports what machines that start need for themselves, for each other and for those that run, and what those need for them.
@@ -85,10 +90,14 @@ impl Cluster {
         store.map().begin_joining();
         let control = Arc::new(Control::default());
         let peers = build::peers(segments, limits, place.id);
+        let newest = parts.changes.newest();
         let mut inboxes = Vec::new();
         for index in 0..limits.workers {
             let me = WorkerRef::new(place.id, build::worker_id(index));
-            let parts = build::worker(&parts.fabric, limits, me, &peers, &store, &control, seed);
+            let begun = (&parts.fabric, limits, &newest);
+            let members = build::members(begun, me, &parts.changes);
+            let mut parts = build::worker(begun, me, &peers, &store, &control, seed);
+            parts.members = members;
             inboxes.push(Arc::clone(&parts.inbox));
             let mut worker = Box::new(Worker::new(parts));
             attach(&mut worker);
@@ -106,6 +115,9 @@ impl Cluster {
         };
         place.paused_until.store(0, Ordering::Relaxed);
         place.stopping.store(false, Ordering::Relaxed);
+        place.ends.store(false, Ordering::Relaxed);
+        place.killed.store(false, Ordering::Relaxed);
+        place.lost.store(false, Ordering::Relaxed);
         place.gone.store(false, Ordering::Relaxed);
     }
 

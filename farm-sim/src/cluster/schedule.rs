@@ -186,6 +186,7 @@ impl Parts {
         if machine.ends.load(Ordering::Relaxed) {
             // What a processor has stored becomes visible, although its process is killed.
             self.fabric.drain_machine(machine.id);
+            machine.killed.store(true, Ordering::Relaxed);
             machine.gone.store(true, Ordering::Relaxed);
             self.fabric.kill(machine.id);
         }

@@ -1,4 +1,4 @@
-//! Machines without memory that leave in order while the others run, and come back, several times.
+//! Machines without memory that leave in order while the others run, or are killed, and come back, several times.
 
 use std::collections::VecDeque;
 
@@ -130,6 +130,14 @@ impl<'p> Guests<'p> {
         present.all(|worker| cluster.inspect(worker, is_done))
     }
 
+    /// Returns true if the workload was set up on all workers.
+    pub(super) fn are_set_up(&self, cluster: &Cluster) -> bool {
+        let has_begun = |worker| cluster.inspect(worker, workload::has_begun);
+        let counts = |worker: &usize| !self.survives || cluster.is_running(*worker);
+        let mut workers = (0..cluster.workers()).filter(counts);
+        self.is_set_up || workers.all(has_begun)
+    }
+
     /// Returns true if no machine leaves any more, or comes back.
     pub(super) fn have_ended(&self) -> bool {
         let mut guests = self.guests.iter();
@@ -143,8 +151,7 @@ impl<'p> Guests<'p> {
         }
         let idle = self.is_idle(cluster);
         let ended = self.ended(cluster);
-        self.is_set_up |=
-            (0..cluster.workers()).all(|worker| cluster.inspect(worker, workload::has_begun));
+        self.is_set_up |= self.are_set_up(cluster);
         let mut changed = false;
         for place in 0..self.guests.len() {
             let guest = &mut self.guests[place];
@@ -173,6 +180,18 @@ impl<'p> Guests<'p> {
                     changed = true;
                     self.collect(cluster, place);
                 }
+                // It was killed, or the configuration has changed while it joined. In both cases another process may come.
+                Phase::Runs if self.survives && !cluster.is_running(first) => {
+                    marks::mark(match guest.is_back {
+                        true => "absence: killed",
+                        false => "absence: ended before it was back",
+                    });
+                    // A moment at which it leaves.
+                    guest.moments.pop_front();
+                    guest.phase = Phase::IsAway;
+                    changed = true;
+                    self.collect(cluster, place);
+                }
                 _ => {}
             }
         }
@@ -180,9 +199,7 @@ impl<'p> Guests<'p> {
             let due = guest.moments.front();
             guest.phase == Phase::IsAway && due.is_some_and(|moment| idle || ended >= *moment)
         });
-        if come {
-            self.come_back(cluster, attach);
-        }
+        let come = come && self.come_back(cluster, attach);
         changed || come
     }
 
@@ -200,9 +217,12 @@ impl<'p> Guests<'p> {
         }
     }
 
-    /// Starts all machines again that are away. Their workers continue the workload when they have joined the others.
-    fn come_back(&mut self, cluster: &Cluster, attach: &dyn Fn(&mut Worker)) {
-        cluster.restart(attach);
+    /// Starts all machines again that are away. Their workers continue the workload when they have joined the others. Returns false if
+    /// they cannot start now.
+    fn come_back(&mut self, cluster: &Cluster, attach: &dyn Fn(&mut Worker)) -> bool {
+        if !cluster.restart(attach) {
+            return false;
+        }
         for guest in self.guests.iter_mut() {
             if guest.phase != Phase::IsAway {
                 continue;
@@ -221,6 +241,7 @@ impl<'p> Guests<'p> {
                 });
             }
         }
+        true
     }
 
     /// Returns the logs and the parts of the final state of machines that have left.

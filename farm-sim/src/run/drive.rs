@@ -196,7 +196,7 @@ fn run_clients(
                     *looks -= 1;
                     *looks == 0
                 }
-                None => done >= after && (!plan.limits.survives || is_set_up(cluster)),
+                None => done >= after && (!plan.limits.survives || guests.are_set_up(cluster)),
             }
         {
             what.strike(cluster);
@@ -236,11 +236,6 @@ fn run_clients(
 fn check_tables(cluster: &Cluster) -> Result<(), String> {
     let mut running = cluster.running();
     running.try_for_each(|worker| cluster.inspect(worker, workload::check_tables))
-}
-
-/// Returns whether the workload is set up on all workers.
-fn is_set_up(cluster: &Cluster) -> bool {
-    (0..cluster.workers()).all(|worker| cluster.inspect(worker, workload::has_begun))
 }
 
 /// Reserves arrays of one object until no machine has a free block left. Returns the number of arrays.

@@ -157,8 +157,8 @@ impl Plan {
         }
         let operations = super::spec::operations(&spec, &limits);
         let absences = match scenario.trouble {
-            Trouble::None => Absences::drawn(seed, &limits, operations),
-            Trouble::Loss | Trouble::Survived => Vec::new(),
+            Trouble::None | Trouble::Survived => Absences::drawn(seed, &limits, operations),
+            Trouble::Loss => Vec::new(),
         };
         let full_after = rng
             .random_bool(0.25)
@@ -242,6 +242,7 @@ impl Loss {
             Loss::Machines(one, other) => {
                 [one, other].into_iter().for_each(|one| cluster.kill(one))
             }
+            // A machine without memory may be away.
             Loss::Process(machine) | Loss::Processes(machine, ..) => cluster.kill_process(machine),
             Loss::Connection(one, other) => cluster.break_connection(one, other),
             Loss::ProcessorsInTurn(machine) => cluster.stop_processors(machine),

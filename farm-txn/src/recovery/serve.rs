@@ -148,11 +148,7 @@ fn roles(worker: &Worker, configuration: &Configuration) -> Roles {
         configuration: configuration.version.id,
         recovered: configuration.recovered,
         me: worker.me().machine,
-        members: configuration
-            .members
-            .iter()
-            .map(|one| one.machine)
-            .collect(),
+        members: configuration.running().map(|one| one.machine).collect(),
         regions: regions.filter_map(Replicas::recorded).collect(),
     }
 }

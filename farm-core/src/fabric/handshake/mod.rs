@@ -66,7 +66,7 @@ impl From<Duration> for Patience<'_> {
 }
 
 impl Patience<'_> {
-    fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.cancelled
             .is_some_and(|cancelled| cancelled.load(Ordering::Acquire))
     }
@@ -80,12 +80,17 @@ pub struct Roster<'a> {
     /// Those that need not be present when the others start. Each of them calls the others when these run, and is admitted by their
     /// doors. The others meet each other at their start.
     pub joiners: &'a [MachineId],
+    /// Those to which this machine does not connect, because they are no members of the cluster any more.
+    pub lost: &'a [MachineId],
 }
 
 impl<'a> From<&'a [MachineId]> for Roster<'a> {
     fn from(machines: &'a [MachineId]) -> Self {
-        let joiners = &[];
-        Self { machines, joiners }
+        Self {
+            machines,
+            joiners: &[],
+            lost: &[],
+        }
     }
 }
 
@@ -254,7 +259,7 @@ impl<'a> Awaited<'a> {
         patience: Patience<'a>,
     ) -> Self {
         let others = roster.machines.iter().copied();
-        let others = others.filter(|machine| *machine != own);
+        let others = others.filter(|machine| *machine != own && !roster.lost.contains(machine));
         let (mut joiners, missing): (Vec<MachineId>, Vec<MachineId>) =
             others.partition(|machine| roster.joiners.contains(machine));
         if !roster.joiners.contains(&own) {
@@ -497,6 +502,7 @@ mod tests {
         let roster = Roster {
             machines: &machines,
             joiners: &machines[2..],
+            lost: &[],
         };
         let mut awaited = Awaited::new(third, "test", roster, Duration::from_secs(1).into());
         assert_eq!(awaited.to_dial(), machines[..2]);

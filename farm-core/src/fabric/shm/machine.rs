@@ -50,7 +50,7 @@ pub struct ShmMachine {
     _lock: Claim,
     /// The lock by which every other start that uses the memory directory detects that this machine
     /// runs. Dropped after the files are removed.
-    _alive: File,
+    alive: File,
 }
 
 impl ShmMachine {
@@ -77,7 +77,7 @@ impl ShmMachine {
                 door: None,
                 monitor: None,
                 _lock: lock,
-                _alive: alive,
+                alive,
             }),
             Err(error) => {
                 // Report the first error. The next start removes what this clean-up leaves behind.
@@ -201,6 +201,11 @@ impl ShmMachine {
     /// `None` before it has connected.
     pub(crate) fn reporter(&self) -> Option<Reporter> {
         self.monitor.as_ref().map(Monitor::reporter)
+    }
+
+    /// Returns the file whose lock shows that this machine runs; `None` if the system has no more file descriptors.
+    pub(crate) fn life(&self) -> Option<File> {
+        self.alive.try_clone().ok()
     }
 
     /// Creates the endpoint of one of this machine's workers.

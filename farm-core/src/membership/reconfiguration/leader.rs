@@ -46,7 +46,7 @@ impl Reconfiguration {
             Some(Leading::Probing { .. }) => self.store_next(out),
             Some(Leading::Applying { next, .. }) => {
                 let next = next.clone();
-                match self.has_suspects_in(&next) {
+                match !self.lost_in(&next).is_empty() {
                     true => self.probe(next, out),
                     false => self.commit_if_applied(out),
                 }
@@ -72,7 +72,7 @@ impl Reconfiguration {
                 });
             }
             Some(Leading::Applying { next, applied }) => {
-                let members = next.members.iter().map(|member| member.machine);
+                let members = next.running().map(|member| member.machine);
                 let silent = members.filter(|machine| !applied.contains(machine));
                 self.silent
                     .extend(silent.filter(|machine| *machine != self.me.machine));
@@ -94,10 +94,16 @@ impl Reconfiguration {
             Err(_) => return,
         };
         if !base.has(self.me) {
-            return self.stop(base.version, out);
-        }
-        if !leads {
+            // One that joins is no member yet. It cannot join a later configuration than the one that it has begun with.
+            let known = self.known();
+            if known.has(self.me) || known.version.id < base.version.id {
+                self.stop(base.version, out);
+            }
             return;
+        }
+        self.catch_up(&base);
+        if !leads {
+            return self.go_on(out);
         }
         if !self.has_suspects_in(&base) {
             if base.manager != self.me.machine {
@@ -119,9 +125,9 @@ impl Reconfiguration {
     }
 
     fn probe(&mut self, base: Arc<Configuration>, out: &mut Vec<Action>) {
-        let members = base.members.iter().map(|member| member.machine);
-        let suspects = self.suspects_in(&base);
-        let others = members.filter(|one| *one != self.me.machine && !suspects.contains(one));
+        let members = base.running().map(|member| member.machine);
+        let lost = self.lost_in(&base);
+        let others = members.filter(|one| *one != self.me.machine && !lost.contains(one));
         let unanswered: BTreeSet<MachineId> = others.collect();
         out.extend(unanswered.iter().map(|one| Action::Probe(*one)));
         self.leading = Some(Leading::Probing {
@@ -164,19 +170,19 @@ impl Reconfiguration {
         else {
             return;
         };
-        let suspects = self.suspects_in(base);
-        if !unanswered.is_subset(&suspects) {
+        let lost = self.lost_in(base);
+        if !unanswered.is_subset(&lost) {
             return;
         }
         let base = base.clone();
         let is_in_effect = base.version.id == self.current.version.id;
-        if suspects.is_empty() && is_in_effect {
+        if !self.has_suspects_in(&base) && is_in_effect {
             return self.stop_leading();
         }
         let storing = base.members.iter().filter(|member| member.stores);
         let may_live = storing.filter(|member| !self.gone.contains(&member.process()));
         let may_live: Vec<MachineId> = may_live.map(|member| member.machine).collect();
-        let is_reached = |one: &&MachineId| answered.contains(one) && !suspects.contains(one);
+        let is_reached = |one: &&MachineId| answered.contains(one) && !lost.contains(one);
         let (reached, of) = (may_live.iter().filter(is_reached).count(), may_live.len());
         if 2 * reached <= of && !mutants::is_on("minority goes on") {
             marks::mark("membership: a minority waits");
@@ -189,18 +195,18 @@ impl Reconfiguration {
                 &base.expiring
             }
         };
-        match base.without(&suspects, self.me.machine, before.iter().copied()) {
+        match base.without(&lost, self.me.machine, before.iter().copied()) {
             Ok(next) => {
                 let next = Arc::new(next);
                 self.leading = Some(Leading::Storing(next.clone()));
                 out.push(Action::Store(next));
             }
-            Err(lost) => {
+            Err(halted) => {
                 let is_gone = |one: &(_, Vec<MachineId>)| {
                     let mut members = one.1.iter().filter_map(|one| base.member(*one));
                     members.all(|member| self.gone.contains(&member.process()))
                 };
-                let (gone, silent): (Vec<_>, _) = lost.regions.into_iter().partition(is_gone);
+                let (gone, silent): (Vec<_>, _) = halted.regions.into_iter().partition(is_gone);
                 if gone.is_empty() {
                     marks::mark("membership: a region waits for its last copy");
                     return self.block(Blocked::LastCopies(Halted { regions: silent }), out);
@@ -240,12 +246,12 @@ impl Reconfiguration {
             let evicted = Message::Evicted(*left, next.version);
             out.push(Action::Send(left.machine, evicted));
         }
-        if self.has_suspects_in(&next) {
+        if !self.lost_in(&next).is_empty() {
             return self.probe(next, out);
         }
         // This machine knows it at once, so that an older one, which another machine has made, does not take its place.
         self.adopt(next.clone(), out);
-        let members = next.members.iter().map(|member| member.machine);
+        let members = next.running().map(|member| member.machine);
         for machine in members.filter(|one| *one != self.me.machine) {
             out.push(Action::Send(machine, Message::NewConfig(next.clone())));
         }
@@ -268,8 +274,10 @@ impl Reconfiguration {
         let Some(Leading::Applying { next, applied }) = &self.leading else {
             return;
         };
-        let mut members = next.members.iter();
-        if !members.all(|member| applied.contains(&member.machine)) {
+        if !next
+            .running()
+            .all(|member| applied.contains(&member.machine))
+        {
             return;
         }
         let mut expiring = next.expiring.iter();
@@ -279,7 +287,7 @@ impl Reconfiguration {
                 return;
             }
         }
-        for member in &next.members {
+        for member in next.running() {
             let commit = Message::Commit(next.version.id);
             out.push(Action::Send(member.machine, commit));
         }

@@ -36,8 +36,8 @@ impl Halted {
 }
 
 impl Configuration {
-    /// Returns the configuration that follows this one without some machines, made by `manager`, which is one of the others. `expiring` are
-    /// processes that have left before and may not be gone.
+    /// Returns the configuration that follows this one without the processes of some machines, made by `manager`, which is one of the
+    /// others. `expiring` are processes that have left before and may not be gone.
     ///
     /// # Errors
     /// [`Halted`] if a region would have no full replica.
@@ -49,9 +49,13 @@ impl Configuration {
     ) -> Result<Self, Halted> {
         let mut next = self.next(true);
         next.manager = manager;
+        let is_lost = |member: &Member| lost.contains(&member.machine);
         next.members
-            .retain(|member| !lost.contains(&member.machine));
-        let left = self.members.iter().map(Member::process);
+            .retain(|member| !member.stores || !is_lost(member));
+        // Another process of the machine may join.
+        let without_memory = next.members.iter_mut().filter(|member| is_lost(member));
+        without_memory.for_each(|member| member.boot = 0);
+        let left = self.running().map(Member::process);
         let left = left.filter(|process| lost.contains(&process.machine));
         let all: BTreeSet<Process> = expiring.into_iter().chain(left).collect();
         next.expiring = all.into_iter().collect();
@@ -109,7 +113,8 @@ mod tests {
     #[test]
     fn full_backups_become_primaries_and_filling_ones_never() {
         use ReplicaState::{Filling, Full};
-        let mut before = configuration("test", &[1, 2, 3, 4]);
+        let mut before = configuration("test", &[1, 2, 3, 4, 5]);
+        before.members[4].stores = false;
         let mut add = |number, replicas: &[(u16, ReplicaState)]| {
             let mut region = region_of(number);
             region.replicas = replicas.iter().map(|one| replica(one.0, one.1)).collect();
@@ -119,7 +124,7 @@ mod tests {
         add(2, &[(2, Full), (1, Full)]);
         add(3, &[(4, Full)]);
         before.check().unwrap();
-        let lost = BTreeSet::from([machine(1)]);
+        let lost = BTreeSet::from([machine(1), machine(5)]);
         let left_before = Process {
             machine: machine(9),
             boot: 1,
@@ -128,7 +133,8 @@ mod tests {
         next.check().unwrap();
         assert_eq!((next.version.id, next.version.minor), (2, 0));
         assert_eq!((next.change, next.manager), (2, machine(3)));
-        assert_eq!(next.expiring, [before.members[0].process(), left_before]);
+        let [one, five] = [0, 4].map(|at: usize| before.members[at].process());
+        assert_eq!(next.expiring, [one, five, left_before]);
         let region = |at: usize| {
             let region = &next.regions[at];
             let machines: Vec<u16> = region.machines().map(MachineId::get).collect();
@@ -138,6 +144,8 @@ mod tests {
         assert_eq!(region(1), (vec![2], 1));
         assert_eq!(region(2), (vec![4], 1));
         assert!(next.member(machine(1)).is_none());
+        let five = next.member(machine(5)).unwrap();
+        assert!(!five.runs(), "another process of it may join");
 
         let lost = BTreeSet::from([machine(1), machine(3), machine(4)]);
         let halted = before.without(&lost, machine(2), []).unwrap_err();

@@ -125,11 +125,11 @@ pub struct Reconfiguration {
     next: Option<Next>,
     /// Processes that this machine has found to be lost.
     suspected: BTreeSet<Process>,
-    /// Processes that others suspect, each with one that does. That counts while it is a member.
+    /// Processes that others suspect, each with one that does. That counts while it is a member and not gone.
     complaints: BTreeMap<Process, Process>,
     /// Machines that have not answered this one while it made the next configuration. They are suspected until another attempt begins.
     silent: BTreeSet<MachineId>,
-    /// Processes that serve nothing, and never will.
+    /// Processes that serve nothing, and never will: they have ended, or have left.
     gone: BTreeSet<Process>,
     /// What was told to whom: the machine that makes the next configuration, and the process that is suspected.
     told: BTreeSet<(MachineId, Process)>,
@@ -150,7 +150,7 @@ struct Next {
 }
 
 impl Reconfiguration {
-    /// Creates the value of the process `me`, which is a member of the configuration `current`, which is in effect.
+    /// Creates the value of the process `me`. `current` is in effect; the process is a member of it, or stores nothing and joins.
     pub fn new(me: Process, current: Configuration) -> Self {
         Self {
             me,
@@ -172,16 +172,6 @@ impl Reconfiguration {
         self.me
     }
 
-    /// Returns the process of a machine that is a member of the newest configuration that this one knows, or that has left since the one
-    /// before.
-    pub fn process_of(&self, machine: MachineId) -> Option<Process> {
-        let known = self.known();
-        let left = known.expiring.iter().copied();
-        let mut left = left.filter(|left| left.machine == machine);
-        let member = known.member(machine).map(Member::process);
-        member.or_else(|| left.next_back())
-    }
-
     /// Returns the newest configuration that is known here to be in effect.
     pub fn current(&self) -> &Arc<Configuration> {
         &self.current
@@ -195,8 +185,41 @@ impl Reconfiguration {
 
     /// Handles that a process may be lost.
     pub fn suspect(&mut self, process: Process, out: &mut Vec<Action>) {
-        if process.machine != self.me.machine && self.suspected.insert(process) {
-            self.go_on(out);
+        if process.machine == self.me.machine || !self.suspected.insert(process) || self.ended {
+            return;
+        }
+        let known = self.known();
+        if !known.has(process) && !known.expiring.contains(&process) {
+            marks::mark("membership: a process that is no member is lost");
+            // It may have joined since.
+            out.push(Action::Read);
+        }
+        self.go_on(out);
+    }
+
+    /// Handles that a process without memory has left: it has ended all that it had begun, and needs no other configuration. It is
+    /// no member of the next one.
+    pub fn left(&mut self, process: Process, out: &mut Vec<Action>) {
+        if process.machine != self.me.machine && self.gone.insert(process) && !self.ended {
+            self.lead_on(out);
+        }
+    }
+
+    /// Handles that a change of the same configuration is stored, for example the start of a process without memory.
+    pub fn on_minor_change(&mut self, newest: &Arc<Configuration>, out: &mut Vec<Action>) {
+        self.catch_up(newest);
+        self.go_on(out);
+    }
+
+    /// Takes over minor changes of the newest configuration that this machine knows.
+    fn catch_up(&mut self, newest: &Arc<Configuration>) {
+        let known = match &mut self.next {
+            Some(next) => &mut next.configuration,
+            None => &mut self.current,
+        };
+        let (new, old) = (newest.version, known.version);
+        if new.id == old.id && new.minor > old.minor {
+            *known = newest.clone();
         }
     }
 
@@ -246,7 +269,8 @@ impl Reconfiguration {
     /// stays.
     fn on_complaint(&mut self, from: MachineId, process: Process, out: &mut Vec<Action>) {
         let known = self.known();
-        let complainer = known.member(from).map(Member::process);
+        let complainer = known.member(from).filter(|member| member.runs());
+        let complainer = complainer.map(Member::process);
         let is_suspected = self.suspects_in(known).contains(&from);
         let Some(complainer) = complainer.filter(|_| !is_suspected) else {
             return;
@@ -255,7 +279,7 @@ impl Reconfiguration {
             return;
         }
         let before = self.complaints.get(&process).copied();
-        let counts = before.filter(|before| known.has(*before));
+        let counts = before.filter(|before| known.has(*before) && !self.gone.contains(before));
         self.complaints
             .insert(process, counts.unwrap_or(complainer));
         self.go_on(out);
@@ -338,7 +362,7 @@ impl Reconfiguration {
 
     /// Tells the machine that makes the next configuration what this one suspects.
     fn tell_suspects(&mut self, maker: MachineId, out: &mut Vec<Action>) {
-        let members = self.known().members.iter().map(Member::process);
+        let members = self.known().running().map(Member::process);
         let suspects: Vec<Process> = members.filter(|one| self.suspected.contains(one)).collect();
         for process in suspects {
             if self.told.insert((maker, process)) {
@@ -384,10 +408,21 @@ impl Reconfiguration {
             let complaints = self.complaints.get(&process);
             self.suspected.contains(&process)
                 || self.silent.contains(&process.machine)
-                || complaints.is_some_and(|from| configuration.has(*from))
+                || complaints
+                    .is_some_and(|from| configuration.has(*from) && !self.gone.contains(from))
         };
-        let suspects = configuration.members.iter().filter(is_suspected);
+        let suspects = configuration.running().filter(is_suspected);
         suspects.map(|member| member.machine).collect()
+    }
+
+    /// Returns the members of a configuration without which the next one is made: those that are suspected, and those that have left,
+    /// which are no reason to make one.
+    fn lost_in(&self, configuration: &Configuration) -> BTreeSet<MachineId> {
+        let is_gone = |member: &&Member| self.gone.contains(&member.process());
+        let gone = configuration.running().filter(is_gone);
+        let mut lost = self.suspects_in(configuration);
+        lost.extend(gone.map(|member| member.machine));
+        lost
     }
 
     fn stop(&mut self, version: Version, out: &mut Vec<Action>) {

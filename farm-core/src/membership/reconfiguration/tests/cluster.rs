@@ -26,6 +26,7 @@ enum Begun {
 enum Notice {
     Silent,
     Gone,
+    Left,
 }
 
 /// How a process ended.
@@ -34,18 +35,25 @@ enum End {
     Killed,
     Evicted,
     Halted,
+    /// It stored nothing, and had ended all that it had begun.
+    Left,
+    /// It does not run yet, or could not join.
+    Absent,
 }
 
 struct Node {
+    boot: u64,
     value: Reconfiguration,
     begun: Vec<Begun>,
     /// What this machine will notice of others.
-    unnoticed: BTreeSet<(MachineId, Notice)>,
+    unnoticed: BTreeSet<(Process, Notice)>,
     end: Option<End>,
     /// Whether it was stopped, and does nothing until it goes on.
     paused: bool,
     /// The configuration that it has applied; it may not be in effect.
     applied: u64,
+    /// Whether it is no member yet.
+    joins: bool,
 }
 
 pub(super) struct Cluster {
@@ -61,13 +69,20 @@ pub(super) struct Cluster {
     has_cuts: bool,
 }
 
-/// Returns the process of a machine; each machine has one.
-fn process(machine: MachineId) -> Process {
-    let boot = u64::from(machine.get()) << 40;
-    Process { machine, boot }
-}
-
 impl Node {
+    fn new(process: Process, current: Configuration) -> Self {
+        Self {
+            boot: process.boot,
+            applied: current.version.id,
+            value: Reconfiguration::new(process, current),
+            begun: Vec::new(),
+            unnoticed: BTreeSet::new(),
+            end: None,
+            paused: false,
+            joins: false,
+        }
+    }
+
     fn acts(&self) -> bool {
         self.end.is_none() && !self.paused
     }
@@ -108,8 +123,13 @@ impl Cluster {
         let ids: Vec<u16> = (1..=count).collect();
         let mut first = configuration("test", &ids);
         // One may store nothing.
-        if rng.random_ratio(1, 3) {
-            first.members.last_mut().unwrap().stores = false;
+        let has_program = rng.random_ratio(2, 3);
+        if has_program {
+            let program = first.members.last_mut().unwrap();
+            program.stores = false;
+            if rng.random() {
+                program.boot = 0;
+            }
         }
         let storing = first.members.iter().filter(|member| member.stores);
         let storing: Vec<MachineId> = storing.map(|member| member.machine).collect();
@@ -138,14 +158,8 @@ impl Cluster {
         }
         first.check().unwrap();
         let nodes = first.members.iter().map(|member| {
-            let node = Node {
-                value: Reconfiguration::new(member.process(), first.clone()),
-                begun: Vec::new(),
-                unnoticed: BTreeSet::new(),
-                end: None,
-                paused: false,
-                applied: 1,
-            };
+            let mut node = Node::new(member.process(), first.clone());
+            node.end = (!member.runs()).then_some(End::Absent);
             (member.machine, node)
         });
         Self {
@@ -170,6 +184,9 @@ impl Cluster {
             } else if !self.step() || self.rng.random_ratio(1, 100) {
                 self.timeout();
             }
+            if self.rng.random_ratio(1, 10) {
+                self.program();
+            }
             if self.rng.random_ratio(1, 100) {
                 self.nodes.values_mut().for_each(|node| node.paused = false);
             }
@@ -184,11 +201,104 @@ impl Cluster {
             while self.step() {
                 self.judge_primaries();
             }
+            self.record_start();
             let live: Vec<MachineId> = self.live().collect();
             for machine in live {
                 self.act(machine, Reconfiguration::on_timeout);
             }
         }
+    }
+
+    /// Returns the last process of a machine.
+    fn process(&self, machine: MachineId) -> Process {
+        let boot = self.nodes[&machine].boot;
+        Process { machine, boot }
+    }
+
+    fn will_notice(&mut self, machine: MachineId, of: Process, notice: Notice) {
+        let node = self.nodes.get_mut(&machine).unwrap();
+        node.unnoticed.insert((of, notice));
+    }
+
+    fn newest(&self) -> &Configuration {
+        self.store.last().unwrap()
+    }
+
+    /// Starts the program of a machine without memory, lets it join or leave.
+    fn program(&mut self) {
+        let program = self.store[0].members.iter().find(|member| !member.stores);
+        let Some(machine) = program.map(|member| member.machine) else {
+            return;
+        };
+        match self.nodes[&machine].end {
+            None if self.nodes[&machine].joins => self.record_start(),
+            None => {
+                if self.nodes[&machine].acts() && self.rng.random_ratio(1, 4) {
+                    self.end(machine, End::Left);
+                }
+            }
+            Some(End::Halted) => {}
+            Some(_) if self.rng.random_ratio(1, 2) => self.start(machine),
+            Some(_) => {}
+        }
+    }
+
+    /// Starts another process of a machine, if it can connect to all machines that store regions.
+    fn start(&mut self, machine: MachineId) {
+        let newest = self.newest().clone();
+        let storing = newest.members.iter().filter(|member| member.stores);
+        let mut storing = storing.map(|member| member.machine);
+        let reached =
+            |one: &MachineId| self.nodes[one].end.is_none() && self.reaches(machine, *one);
+        if !storing.all(|one| reached(&one)) {
+            return;
+        }
+        let boot = (u64::from(machine.get()) << 40).max(self.nodes[&machine].boot) + 1;
+        let mut node = Node::new(Process { machine, boot }, newest);
+        node.joins = true;
+        self.nodes.insert(machine, node);
+        self.flying
+            .retain(|(from, to), _| *from != machine && *to != machine);
+    }
+
+    /// Records the start of a process that joins, if the manager can.
+    fn record_start(&mut self) {
+        let joining = self.nodes.iter().find(|(_, node)| node.joins);
+        let Some((machine, boot, knows)) =
+            joining.map(|one| (*one.0, one.1.boot, one.1.value.current().version.id))
+        else {
+            return;
+        };
+        let newest = self.newest();
+        let manager = newest.manager;
+        let node = &self.nodes[&manager];
+        let member = newest.member(machine).unwrap();
+        let has_left = node.value.gone.contains(&member.process());
+        if knows != newest.version.id {
+            // It starts again.
+            return self.end(machine, End::Absent);
+        }
+        let is_in_effect = node.value.current().version.id == newest.version.id;
+        if !node.acts() || !is_in_effect || node.value.is_changing() || member.runs() && !has_left {
+            return;
+        }
+        let mut next = newest.next(false);
+        let member = next.members.iter_mut().find(|one| one.machine == machine);
+        member.unwrap().boot = boot;
+        next.check().unwrap();
+        self.store.push(next.clone());
+        let node = self.nodes.get_mut(&machine).unwrap();
+        node.joins = false;
+        if node.end.is_none() {
+            // It looks at what it has become.
+            node.begun.push(Begun::Read);
+        }
+        if self.rng.random_ratio(1, 10) {
+            return self.end(manager, End::Killed);
+        }
+        self.act(manager, |value, out| {
+            value.on_minor_change(&next.into(), out)
+        });
     }
 
     fn live(&self) -> impl Iterator<Item = MachineId> + '_ {
@@ -202,16 +312,8 @@ impl Cluster {
         match live[..] {
             [one, other, ..] if self.has_cuts && self.rng.random() => {
                 self.cut.insert((one.min(other), one.max(other)));
-                self.nodes
-                    .get_mut(&one)
-                    .unwrap()
-                    .unnoticed
-                    .insert((other, Notice::Silent));
-                self.nodes
-                    .get_mut(&other)
-                    .unwrap()
-                    .unnoticed
-                    .insert((one, Notice::Silent));
+                self.will_notice(one, self.process(other), Notice::Silent);
+                self.will_notice(other, self.process(one), Notice::Silent);
             }
             [one, _, ..] if self.rng.random() => {
                 self.nodes.get_mut(&one).unwrap().paused = true;
@@ -233,11 +335,16 @@ impl Cluster {
                 self.swap(next);
             }
         }
+        let process = self.process(machine);
         for (_, node) in self.nodes.iter_mut().filter(|(_, node)| node.end.is_none()) {
-            if self.rng.random() {
-                node.unnoticed.insert((machine, Notice::Silent));
+            if how == End::Left {
+                node.unnoticed.insert((process, Notice::Left));
+                continue;
             }
-            node.unnoticed.insert((machine, Notice::Gone));
+            if self.rng.random() {
+                node.unnoticed.insert((process, Notice::Silent));
+            }
+            node.unnoticed.insert((process, Notice::Gone));
         }
     }
 
@@ -314,8 +421,8 @@ impl Cluster {
             .choose(&mut self.rng)
             .unwrap();
         node.unnoticed.remove(&(other, notice));
-        let other = process(other);
         self.act(machine, |value, out| match notice {
+            Notice::Left => value.left(other, out),
             Notice::Silent => value.suspect(other, out),
             Notice::Gone => value.gone(other, out),
         });
@@ -330,9 +437,7 @@ impl Cluster {
                 let other = &self.nodes[&machine];
                 let runs = other.end.is_none() && self.reaches(me, machine);
                 let probed = match runs {
-                    true => Probed::Runs {
-                        boot: process(machine).boot,
-                    },
+                    true => Probed::Runs { boot: other.boot },
                     false => Probed::Nothing,
                 };
                 self.act(me, |value, out| value.on_probed(machine, probed, out));
@@ -367,9 +472,13 @@ impl Cluster {
     /// Ends the connections of a machine to those that are no members of the configuration that it has applied.
     fn end_connections(&mut self, me: MachineId, id: u64) {
         let of = self.store.iter().find(|one| one.version.id == id).unwrap();
+        let (of, process) = (of.clone(), self.process(me));
         let others = self.nodes.iter_mut().filter(|(_, node)| node.end.is_none());
-        for (_, other) in others.filter(|(machine, _)| of.member(**machine).is_none()) {
-            other.unnoticed.insert((me, Notice::Silent));
+        let is_no_member = |machine: MachineId, boot: u64| {
+            of.member(machine).is_none() || of.expiring.contains(&Process { machine, boot })
+        };
+        for (_, other) in others.filter(|(machine, node)| is_no_member(**machine, node.boot)) {
+            other.unnoticed.insert((process, Notice::Silent));
         }
     }
 
@@ -418,17 +527,18 @@ impl Cluster {
     fn judge_eviction(&mut self, me: MachineId, version: Version) {
         let of = self.store.iter().find(|one| one.version == version);
         let of = of.expect("machines are evicted by configurations that the store has");
-        assert!(of.member(me).is_none());
+        assert!(!of.has(self.process(me)));
         self.end(me, End::Evicted);
     }
 
     /// Checks a configuration that comes into effect somewhere.
     fn judge_commit(&self, next: &Configuration) {
         assert!(self.store.contains(next), "{} was not stored", next.version);
-        for member in &next.members {
+        for member in next.running() {
             let node = &self.nodes[&member.machine];
+            let is_left = node.end.is_some() || node.boot != member.boot;
             assert!(
-                node.applied >= next.version.id || node.end.is_some(),
+                node.applied >= next.version.id || is_left,
                 "{} is in effect, and {} has not applied it",
                 next.version,
                 member.machine
@@ -459,9 +569,14 @@ impl Cluster {
     /// Checks what must hold when nothing changes any more.
     pub(super) fn judge(&self) {
         let newest = self.store.last().unwrap();
-        let live: BTreeSet<MachineId> = self.live().collect();
-        let ids = newest.members.iter().map(|member| member.machine);
-        let members: BTreeSet<MachineId> = ids.collect();
+        let live = self.live().filter(|machine| !self.nodes[machine].joins);
+        let live: BTreeSet<MachineId> = live.collect();
+        let has_left = |machine: &MachineId| {
+            let node = &self.nodes[machine];
+            node.end == Some(End::Left) && newest.has(self.process(*machine))
+        };
+        let ids = newest.running().map(|member| member.machine);
+        let members: BTreeSet<MachineId> = ids.filter(|machine| !has_left(machine)).collect();
         assert!(newest.members.iter().any(|member| member.stores) || live.is_empty());
         if self.cut.is_empty() {
             // Without cut connections all that live are members, and agree, unless none of them stores regions.
@@ -473,7 +588,7 @@ impl Cluster {
         } else {
             assert!(
                 live.is_subset(&members),
-                "{live:?} live, {members:?} are members"
+                "{live:?} live, {members:?} are members: {newest:?} {self:?}"
             );
         }
         // Two parts without a majority wait for each other.
@@ -482,8 +597,12 @@ impl Cluster {
         if live == members && !self.cut.iter().any(|cut| both_live(&cut)) {
             for machine in &live {
                 let value = &self.nodes[machine].value;
-                assert_eq!(**value.current(), *newest, "on {machine}: {self:?}");
-                assert!(!value.is_changing(), "{machine} still changes: {value:#?}");
+                let (knows, newest) = (value.current().version, newest.version);
+                assert_eq!(knows.id, newest.id, "on {machine}: {self:?}");
+                assert!(
+                    !value.is_changing(),
+                    "{machine} still changes: {value:?}, {self:?}"
+                );
             }
         }
     }
