@@ -22,7 +22,7 @@ use curve::Curve;
 use machines::Machines;
 pub use plot::draw;
 pub use program::{CHILD_VARIABLE, child_main};
-pub use report::{Kill, LossReport, Times};
+pub use report::{Kill, Killed, LossReport, Times};
 
 /// Time from the begin of the load to the signal.
 const BEFORE: Duration = Duration::from_secs(2);
@@ -51,7 +51,7 @@ pub fn run(
     ensure!(
         config.survives_losses(),
         "this configuration does not survive the loss of a machine: that needs durability.mode = \"memory\", durability.replicas of 2 \
-         or more, shared memory, and memory on all machines"
+         or more, and shared memory"
     );
     let mut kills = Vec::new();
     for number in 0..options.kills {
@@ -72,8 +72,13 @@ pub fn run(
             )
         })?;
         // The first machine that stores regions is the first manager.
-        let is_manager = config.storing_machines().map(|one| one.id).min() == Some(machine);
-        kills.push(Kill::new(machine, is_manager, &pause, &curve));
+        let manager = config.storing_machines().map(|one| one.id).min();
+        let killed = match config.memory_of(machine) {
+            0 => Killed::Program,
+            _ if manager == Some(machine) => Killed::Manager,
+            _ => Killed::Machine,
+        };
+        kills.push(Kill::new(machine, killed, &pause, &curve));
     }
     Ok(LossReport::new(config, options, kills))
 }

@@ -5,16 +5,17 @@ use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 
-use super::report::{Kill, LossReport};
+use super::report::{Kill, Killed, LossReport};
 
 type Area<Backend> = DrawingArea<Backend, Shift>;
 type Chart<'a, Backend> = ChartContext<'a, Backend, Cartesian2d<RangedCoordf64, RangedCoordf64>>;
 
 const SIZE: (u32, u32) = (900, 760);
-/// The manager and other machines: their names and colours.
-const KINDS: [(&str, bool, RGBColor); 2] = [
-    ("a machine is killed", false, RGBColor(31, 119, 180)),
-    ("the manager is killed", true, RGBColor(214, 39, 40)),
+/// The colours of kills.
+const KINDS: [(Killed, RGBColor); 3] = [
+    (Killed::Machine, RGBColor(31, 119, 180)),
+    (Killed::Manager, RGBColor(214, 39, 40)),
+    (Killed::Program, RGBColor(44, 160, 44)),
 ];
 
 /// Draws the throughput around the signal, of the kill with the median of the times without service, and the distribution of
@@ -92,7 +93,7 @@ fn draw_throughput<B: DrawingBackend<ErrorType: 'static>>(
     report: &LossReport,
     area: &Area<B>,
 ) -> Result<()> {
-    let typical = KINDS.map(|(_, manager, _)| median(&report.sorted(manager)));
+    let typical = KINDS.map(|(killed, _)| median(&report.sorted(killed)));
     let all = || typical.iter().flatten().flat_map(|kill| &kill.per_s);
     let most = all().map(|(_, rate)| rate / 1e3).fold(1.0, f64::max);
     let to = all().map(|(ms, _)| *ms as f64).fold(1.0, f64::max);
@@ -100,11 +101,12 @@ fn draw_throughput<B: DrawingBackend<ErrorType: 'static>>(
     let title = "Commits of the machines that are left, around the signal at 0 (median kill)";
     let texts = ["milliseconds from the signal", "thousand commits a second"];
     let mut chart = chart(area, title, ([from, to], [0.0, most * 1.05]), texts)?;
-    for ((name, _, colour), kill) in KINDS.iter().zip(typical) {
+    for ((killed, colour), kill) in KINDS.iter().zip(typical) {
         let Some(kill) = kill else { continue };
         let points = kill.per_s.iter();
         let points = points.map(|(ms, rate)| (*ms as f64, rate / 1e3));
-        let name = format!("{name}: {:.0} ms without service", kill.without_service_ms);
+        let ms = kill.without_service_ms;
+        let name = format!("{} is killed: {ms:.0} ms without service", killed.name());
         line(&mut chart, points, (&name, *colour))?;
     }
     legend(&mut chart)
@@ -119,8 +121,8 @@ fn draw_distribution<B: DrawingBackend<ErrorType: 'static>>(
     let title = "Time without service, of all kills";
     let texts = ["milliseconds without service", "% of kills, at most"];
     let mut chart = chart(area, title, ([0.0, most * 1.05], [0.0, 100.0]), texts)?;
-    for (name, manager, colour) in KINDS {
-        let kills = report.sorted(manager);
+    for (killed, colour) in KINDS {
+        let kills = report.sorted(killed);
         if kills.is_empty() {
             continue;
         }
@@ -129,7 +131,7 @@ fn draw_distribution<B: DrawingBackend<ErrorType: 'static>>(
             let ms = kill.without_service_ms;
             [(ms, share(index)), (ms, share(index + 1))]
         });
-        let name = format!("{name} ({} kills)", kills.len());
+        let name = format!("{} is killed ({} kills)", killed.name(), kills.len());
         line(&mut chart, steps, (&name, colour))?;
     }
     // FaRM'15 on 90 machines, with leases of 10 ms (its §6.4).
@@ -147,9 +149,9 @@ mod tests {
 
     #[test]
     fn a_figure_has_the_curves_of_both_kinds() {
-        let kill = |manager: bool, ms: f64| Kill {
+        let kill = |killed: Killed, ms: f64| Kill {
             machine: 1,
-            manager,
+            killed,
             without_service_ms: ms,
             without_commit_ms: ms,
             before_per_s: 1000.0,
@@ -161,9 +163,12 @@ mod tests {
             copies: 2,
             in_flight: 8,
             after_s: 1.0,
-            manager: None,
-            other: None,
-            kills: vec![kill(true, 70.0), kill(false, 30.0), kill(false, 40.0)],
+            without_service: Vec::new(),
+            kills: vec![
+                kill(Killed::Manager, 70.0),
+                kill(Killed::Machine, 30.0),
+                kill(Killed::Machine, 40.0),
+            ],
         };
         let svg = draw(&report).unwrap();
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));

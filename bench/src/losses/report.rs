@@ -15,13 +15,39 @@ use crate::text::grouped;
 /// The part of a curve that is in results, in milliseconds from the signal.
 const SHOWN_MS: [i64; 2] = [-100, 400];
 
+/// What was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Killed {
+    /// A machine with memory that does not manage the configuration.
+    Machine,
+    /// The manager of the configuration.
+    Manager,
+    /// A machine without memory.
+    Program,
+}
+
+impl Killed {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Machine, Self::Manager, Self::Program];
+
+    /// Returns the name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Machine => "a machine",
+            Self::Manager => "the manager",
+            Self::Program => "a program without memory",
+        }
+    }
+}
+
 /// One kill.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Kill {
     /// The machine.
     pub machine: u16,
-    /// Whether it was the manager of the configuration.
-    pub manager: bool,
+    /// What it was.
+    pub killed: Killed,
     /// Milliseconds from the signal until the others commit 80 % of their later rate.
     pub without_service_ms: f64,
     /// Longest time in milliseconds without any commit after the signal.
@@ -35,11 +61,11 @@ pub struct Kill {
 }
 
 impl Kill {
-    pub(super) fn new(machine: MachineId, manager: bool, pause: &Pause, curve: &Curve) -> Self {
+    pub(super) fn new(machine: MachineId, killed: Killed, pause: &Pause, curve: &Curve) -> Self {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         Self {
             machine: machine.get(),
-            manager,
+            killed,
             without_service_ms: ms(pause.without_service),
             without_commit_ms: ms(pause.without_commit),
             before_per_s: pause.before_per_s,
@@ -88,34 +114,32 @@ pub struct LossReport {
     pub in_flight: usize,
     /// Seconds that were observed after each signal.
     pub after_s: f64,
-    /// Time without service after the manager was killed.
-    pub manager: Option<Times>,
-    /// Time without service after another machine was killed.
-    pub other: Option<Times>,
+    /// Time without service after kills of each kind that there was.
+    pub without_service: Vec<(Killed, Times)>,
     /// All kills, in their order.
     pub kills: Vec<Kill>,
 }
 
 impl LossReport {
     pub(super) fn new(config: &Config, options: &LossOptions, kills: Vec<Kill>) -> Self {
-        let times = |manager: bool| {
-            let kills = kills.iter().filter(move |kill| kill.manager == manager);
-            Times::of(kills.map(|kill| kill.without_service_ms))
+        let times = |killed: Killed| {
+            let kills = kills.iter().filter(|kill| kill.killed == killed);
+            let times = Times::of(kills.map(|kill| kill.without_service_ms))?;
+            Some((killed, times))
         };
         Self {
             machines: config.machines.len(),
             copies: config.replicas(),
             in_flight: options.in_flight,
             after_s: options.after.as_secs_f64(),
-            manager: times(true),
-            other: times(false),
+            without_service: Killed::ALL.into_iter().filter_map(times).collect(),
             kills,
         }
     }
 
-    /// Returns the kills of the manager, or of others, by their times without service.
-    pub(super) fn sorted(&self, manager: bool) -> Vec<&Kill> {
-        let kills = self.kills.iter().filter(|kill| kill.manager == manager);
+    /// Returns the kills of a kind, by their times without service.
+    pub(super) fn sorted(&self, killed: Killed) -> Vec<&Kill> {
+        let kills = self.kills.iter().filter(|kill| kill.killed == killed);
         let mut kills: Vec<&Kill> = kills.collect();
         kills.sort_by(|one, other| one.without_service_ms.total_cmp(&other.without_service_ms));
         kills
@@ -134,20 +158,13 @@ impl Measured for LossReport {
     }
 
     fn figures(&self) -> Vec<Figure> {
-        let of = |who: &str, times: Option<Times>| {
-            [
-                Figure::new(
-                    format!("{who} killed, p50 ms"),
-                    times.map(|times| times.p50),
-                ),
-                Figure::new(
-                    format!("{who} killed, p99 ms"),
-                    times.map(|times| times.p99),
-                ),
-            ]
+        let of = |(killed, times): &(Killed, Times)| {
+            let figure = |what: &str, ms: f64| {
+                Figure::new(format!("{} killed, {what} ms", killed.name()), ms)
+            };
+            [figure("p50", times.p50), figure("p99", times.p99)]
         };
-        let [other, manager] = [of("a machine", self.other), of("manager", self.manager)];
-        other.into_iter().chain(manager).collect()
+        self.without_service.iter().flat_map(of).collect()
     }
 }
 
@@ -164,26 +181,20 @@ impl fmt::Display for LossReport {
         )?;
         writeln!(
             f,
-            "  time without service, ms   kills   median     90 %     99 %     most"
+            "  time without service, ms      kills   median     90 %     99 %     most"
         )?;
-        let rows = [
-            ("a machine", false, self.other),
-            ("the manager", true, self.manager),
-        ];
-        for (who, manager, times) in rows {
-            if let Some(times) = times {
-                let Times {
-                    p50,
-                    p90,
-                    p99,
-                    most,
-                } = times;
-                let kills = self.sorted(manager).len();
-                writeln!(
-                    f,
-                    "    {who:<22} {kills:>7} {p50:>8.1} {p90:>8.1} {p99:>8.1} {most:>8.1}"
-                )?;
-            }
+        for (killed, times) in &self.without_service {
+            let (kills, who) = (self.sorted(*killed).len(), killed.name());
+            let Times {
+                p50,
+                p90,
+                p99,
+                most,
+            } = times;
+            writeln!(
+                f,
+                "    {who:<25} {kills:>7} {p50:>8.1} {p90:>8.1} {p99:>8.1} {most:>8.1}"
+            )?;
         }
         writeln!(
             f,

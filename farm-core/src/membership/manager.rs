@@ -65,7 +65,7 @@ pub struct Manager {
     refused_starts: BTreeMap<MachineId, (u64, String)>,
     /// Whether starts were stored since [`Manager::take_recorded_starts`].
     has_recorded_starts: bool,
-    /// Processes that have left in order.
+    /// Processes that have left in order, and are members, or may be recorded as such.
     left: BTreeSet<Process>,
     /// The catalog to be recorded.
     queued_catalog: Option<Address>,
@@ -247,7 +247,13 @@ impl Manager {
         match stored {
             Ok(()) => {
                 self.configuration = next;
-                self.has_recorded_starts |= !std::mem::take(&mut self.starting).is_empty();
+                for (machine, boot) in std::mem::take(&mut self.starting) {
+                    self.has_recorded_starts = true;
+                    let queued = self.started.get(&machine).copied();
+                    let counts = |one: &Process| [Some(boot), queued].contains(&Some(one.boot));
+                    self.left
+                        .retain(|one| one.machine != machine || counts(one));
+                }
                 let told = !self.under_way.is_empty();
                 told.then(|| Duty::Tell(self.under_way.clone()))
             }

@@ -456,9 +456,10 @@ pub(crate) enum Bench {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Machines are processes that move money between accounts of all machines. For each kill a cluster is started, and one of
-its machines gets SIGKILL; the machines take turns, and the first one is the manager. --duration is the time that is
-observed after the signal. The time without service ends when the commits of the other machines in 10 ms reach 80 % of
-their rate in the second half of that time. Without an override, copies are kept in memory: durability.mode = \"memory\".
+its machines gets SIGKILL. The machines take turns, those without memory, too; the first one is the manager.
+--duration is the time that is observed after the signal. The time without service ends when the commits of the other
+machines in 10 ms reach 80 % of their rate in the second half of that time. Without an override, copies are kept in
+memory: durability.mode = \"memory\".
 
 Examples:
   farm bench losses

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
     if !config.survives_losses() || config.machines.len() < 2 {
         return Err(Usage::error(
             "this configuration does not survive the loss of a machine, so there is nothing to measure; that needs cluster.fabric = \
-             \"shm\", two or more machines, all with memory, and durability.replicas of 2 or more",
+             \"shm\", two or more machines, and durability.replicas of 2 or more",
         ));
     }
     let svg = args.svg.as_deref();

@@ -331,23 +331,22 @@ fn the_reported_value_length_is_that_of_the_table() {
 #[test]
 fn kills_are_measured_and_drawn() {
     let place = Place::new("losses");
-    let config = place.three_machines();
+    let program = "[[machine]]\nid = 4\nmemory_bytes = 0\n";
+    let config = place.config("farm.toml", "64MiB", 3, program);
     let (json, svg) = (place.path("losses.json"), place.path("losses.svg"));
     let bench = ["bench", "losses", "--config", &config];
     let files = [
         ["--json", json.to_str().unwrap()],
         ["--svg", svg.to_str().unwrap()],
     ];
-    let size = ["--kills", "2", "--duration", "1", "--in-flight", "2"];
+    let size = ["--kills", "4", "--duration", "1", "--in-flight", "2"];
     let args = [&bench[..], &files.concat(), &size].concat();
     let ended = place.farm(&args).end().ok();
     assert!(ended.stdout.contains("no money is missing"));
     let results: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     let kills = results["runs"][0]["kills"].as_array().unwrap();
-    let killed = kills
-        .iter()
-        .map(|kill| (&kill["machine"], &kill["manager"]));
-    let expected = [(&1.into(), &true.into()), (&2.into(), &false.into())];
+    let killed = kills.iter().map(|kill| kill["killed"].as_str().unwrap());
+    let expected = ["manager", "machine", "machine", "program"];
     assert_eq!(killed.collect::<Vec<_>>(), expected);
     assert!(kills.iter().all(|kill| number(kill, "after_per_s") > 0.0));
     assert!(fs::read_to_string(svg).unwrap().contains("</svg>"));
