@@ -418,22 +418,25 @@ fn the_last_machine_goes_on_when_two_are_killed_at_once() {
     }
 }
 
-/// A program without memory is killed, comes back, and goes on when a machine with memory is killed; another one comes when one machine
-/// has left the configuration.
+/// A program without memory is killed and comes back while the others recover, while the manager is lost, and when a machine is no
+/// member any more.
 #[test]
 fn programs_without_memory_are_killed_and_come_back() {
     let mut machines = Machines::start_with("programs", 2, PROGRAM);
     machines.wait_for_transfers(500);
+    // It comes back at once, while the others recover.
     machines.kill(PROGRAM);
-    machines.wait_for_transfers(500);
     let second = machines.start_again(PROGRAM);
     machines.wait_for_first(second);
-    // The manager.
-    machines.kill(1);
     machines.wait_for_transfers(500);
+    // The next one finds a manager that is lost, or another one.
     machines.kill(second);
     let third = machines.start_again(PROGRAM);
+    machines.kill(1);
     machines.wait_for_first(third);
     machines.wait_for_transfers(500);
+    machines.kill(third);
+    let fourth = machines.start_again(PROGRAM);
+    machines.wait_for_first(fourth);
     machines.judge();
 }

@@ -49,6 +49,10 @@ use spare::Spare;
 
 /// Longest wait of machines of one process for each other.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest time for which a machine that joins waits for the members of one configuration.
+const JOIN_ATTEMPT: Duration = Duration::from_millis(500);
+/// Time until it tries again after an error.
+const JOIN_AGAIN: Duration = Duration::from_millis(5);
 /// Time between two looks at machines that join.
 const JOINED_LOOK: Duration = Duration::from_micros(100);
 /// Longest sleep of a worker without notification. Bounds the delay until the worker sees a stop
@@ -119,27 +123,49 @@ impl Machine {
         attach: Attach,
         patience: impl Into<Patience<'p>>,
     ) -> Result<Self, MachineError> {
-        let (patience, began) = (patience.into(), Clock::Host.now());
-        if !config.survives_losses() || config.memory_of(id) > 0 {
-            return Self::start_once(config, id, attach, patience);
+        let patience = patience.into();
+        match config.survives_losses() && config.memory_of(id) == 0 {
+            true => Self::join_others(config, id, &attach, patience),
+            false => Self::start_once(config, id, attach, patience),
         }
+    }
+
+    /// Starts a machine that joins others, which may change the configuration meanwhile, as often as it takes.
+    fn join_others(
+        config: &Config,
+        id: MachineId,
+        attach: &Attach,
+        patience: Patience<'_>,
+    ) -> Result<Self, MachineError> {
+        let began = Clock::Host.now();
+        let left = || patience.most.saturating_sub(Clock::Host.now().since(began));
+        let not_joined = || MachineError::NotJoined {
+            machine: id,
+            waited: patience.most,
+        };
         loop {
-            let left = patience.most.saturating_sub(Clock::Host.now().since(began));
-            let patience = Patience {
-                most: left,
+            // A machine that is awaited may be lost, and the next configuration does not have it.
+            let attempt = Patience {
+                most: left().min(JOIN_ATTEMPT),
                 ..patience
             };
-            match Self::start_once(config, id, Arc::clone(&attach), patience) {
+            match Self::start_once(config, id, Arc::clone(attach), attempt) {
                 Ok(machine) => {
-                    machine.wait_until_joined(|| patience.is_cancelled());
-                    if !machine.control.may_join_again() || left.is_zero() {
+                    machine.wait_until_joined(|| patience.is_cancelled() || left().is_zero());
+                    let (control, joined) = (&machine.control, machine.store.map().is_complete());
+                    let ends = control.is_stopping() && !control.may_join_again();
+                    if joined || ends || patience.is_cancelled() {
                         return Ok(machine);
                     }
                 }
-                Err(MachineError::NotMet(..)) if !left.is_zero() => {
-                    std::thread::park_timeout(JOINED_LOOK);
+                Err(error) if error.may_be_of_a_change() && !left().is_zero() => {
+                    tracing::debug!(%error, "cannot join yet");
+                    std::thread::park_timeout(JOIN_AGAIN);
                 }
-                failed => return failed,
+                Err(error) => return Err(error.after(patience.most)),
+            }
+            if left().is_zero() {
+                return Err(not_joined());
             }
         }
     }

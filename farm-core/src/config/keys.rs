@@ -326,7 +326,7 @@ pub(super) const KEYS: &[Key<Config>] = &[
         rdma::show_whole
     ),
     key!(
-        // Only the manager of the configuration opens it. With another directory, a later manager would find no configuration.
+        // With another directory, a later manager, or a machine that joins, would find no configuration.
         "durability.dir",
         true,
         |_| "\"auto\" or an absolute path".to_owned(),

@@ -339,6 +339,10 @@ pub trait Backend: Send {
     }
     /// See [`Endpoint::close`].
     fn close(&mut self, machine: MachineId);
+    /// See [`Endpoint::close_start`].
+    fn close_start(&mut self, machine: MachineId, _boot: u64) {
+        self.close(machine);
+    }
     /// See [`Endpoint::arm`].
     fn arm(&mut self);
     /// See [`Endpoint::disarm`].
@@ -508,6 +512,12 @@ impl Endpoint {
     /// [`Departure::Lost`].
     pub fn close(&mut self, machine: MachineId) {
         dispatch!(self, e => e.close(machine))
+    }
+
+    /// As [`Endpoint::close`], unless the connection is to a later start of the machine. On fabrics that cannot prove the end of a
+    /// process, it is not distinguished.
+    pub fn close_start(&mut self, machine: MachineId, boot: u64) {
+        dispatch!(self, e => e.close_start(machine, boot))
     }
 
     /// Announces a sleep. Every notification from now on wakes the worker. The caller must poll

@@ -1,6 +1,7 @@
 //! Why machines fail.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::config::ConfigError;
 use crate::fabric::verbs::{SecretError, VerbsError};
@@ -67,6 +68,18 @@ pub enum MachineError {
         "machine {0} belongs to the cluster (configuration {1}), and this machine is not connected to it: the cluster has changed while          this machine connected to it; start it again"
     )]
     NotMet(MachineId, Version),
+    /// A machine has not joined the others in time.
+    #[error(
+        "machine {machine} is connected to the others, and has not joined them within {} s: they do not record it while they recover from a \
+         loss, while an earlier process of the machine runs, or while the configuration cannot be stored; see their logs",
+        waited.as_secs()
+    )]
+    NotJoined {
+        /// The machine.
+        machine: MachineId,
+        /// How long it has tried.
+        waited: Duration,
+    },
     /// The operating system refused to start a thread.
     #[error("cannot start a worker's thread: {0}")]
     Thread(#[source] std::io::Error),
@@ -95,4 +108,28 @@ pub enum MachineError {
         /// The panic's message.
         message: String,
     },
+}
+
+impl MachineError {
+    /// Returns whether a machine that joins others may have failed because these change the configuration, so that another try can
+    /// succeed.
+    pub(super) fn may_be_of_a_change(&self) -> bool {
+        match self {
+            Self::NotMet(..) | Self::Link(_) => true,
+            Self::Connect(error) => !matches!(
+                error,
+                ConnectError::Cancelled | ConnectError::Refused { .. }
+            ),
+            _ => false,
+        }
+    }
+
+    /// Sets how long the machine has waited for the others, in several tries.
+    #[must_use]
+    pub(super) fn after(mut self, all: Duration) -> Self {
+        if let Self::Connect(ConnectError::Missing { waited, .. }) = &mut self {
+            *waited = all;
+        }
+        self
+    }
 }

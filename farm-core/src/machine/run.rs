@@ -46,6 +46,8 @@ impl Drop for LastWorker {
             && may_have_locks(&self.store)
         {
             reporter.fail(&why);
+        }
+        if self.control.failure().is_some() {
             // No worker is left, so the machine does nothing more, whatever its program does. If the lock cannot be released now, it
             // is when the program ends.
             let _ = self.life.as_ref().map(File::unlock);

@@ -79,6 +79,8 @@ pub struct Manager {
     most_told: usize,
     /// The configuration in which all machines have recovered, to be recorded.
     queued_recovered: Option<u64>,
+    /// As before, after it could not be stored. It is tried again when a machine waits for it.
+    unrecorded_recovered: Option<u64>,
     /// Whether other machines may make the next configuration.
     may_be_behind: bool,
     /// Whether another machine has changed the configuration: nothing is stored until [`Manager::rebase`].
@@ -104,6 +106,7 @@ impl Manager {
             refused_catalog: None,
             most_told: usize::MAX,
             queued_recovered: None,
+            unrecorded_recovered: None,
             may_be_behind: false,
             is_behind: false,
         }
@@ -125,6 +128,7 @@ impl Manager {
         self.starting.clear();
         self.queued_catalog = None;
         self.queued_recovered = None;
+        self.unrecorded_recovered = None;
         // If a change is being stored, its outcome is that of a change of the configuration before.
         self.under_way = Changes::default();
         self.refused.clear();
@@ -199,7 +203,12 @@ impl Manager {
             Some(member) if member.runs() && !self.left.contains(&member.process()) => {
                 Recorded::NotYet
             }
-            Some(_) if recovered < version.id => Recorded::NotYet,
+            Some(_) if recovered < version.id => {
+                if self.unrecorded_recovered == Some(version.id) {
+                    self.queued_recovered = self.unrecorded_recovered.take();
+                }
+                Recorded::NotYet
+            }
             Some(_) => {
                 let refused = self.refused_starts.remove(&machine);
                 if let Some((_, why)) = refused.filter(|refused| refused.0 == boot) {
@@ -313,6 +322,7 @@ impl Manager {
         next.catalog = next.catalog.or(self.under_way.catalog);
         if let Some(recovered) = self.queued_recovered.take() {
             next.recovered = recovered;
+            self.unrecorded_recovered = Some(recovered);
         }
         while self.under_way.regions.len() < self.most_told
             && let Some((region, replicas)) = self.queued.pop_first()
@@ -503,6 +513,28 @@ mod tests {
         assert_eq!(manager.record_start(start(6)), Recorded::NotYet);
         assert_eq!(manager.step(), None);
         assert_eq!(manager.record_start(start(6)), Recorded::Yes);
+    }
+
+    /// Regression test: the end of a recovery that could not be stored was forgotten, and nothing could join from then on.
+    #[test]
+    fn the_end_of_a_recovery_is_stored_when_a_machine_waits_for_it() {
+        let (mut manager, store) = manager();
+        manager.configuration.members[2].stores = false;
+        manager.configuration.members[2].boot = 0;
+        let start = Process {
+            machine: machine(3),
+            boot: 5,
+        };
+        let full = Err(WriteError::Failed("full".into()));
+        store.0.lock().unwrap().1.extend([full, Ok(()), Ok(())]);
+        manager.record_recovered(1);
+        assert_eq!(manager.step(), None);
+        assert_eq!(manager.configuration.recovered, 0);
+        for recorded in [Recorded::NotYet, Recorded::NotYet, Recorded::Yes] {
+            assert_eq!(manager.record_start(start), recorded);
+            assert_eq!(manager.step(), None);
+        }
+        assert_eq!(manager.configuration.recovered, 1);
     }
 
     #[test]

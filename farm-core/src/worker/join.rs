@@ -1,11 +1,11 @@
 //! How a machine that stores nothing joins a cluster that runs: one that was started again after it had left.
 //!
 //! 1. The machine connects to all others, whose workers add rings and logs for it ([`Worker::link`]).
-//! 2. Its first worker asks the manager to join, with the number of its start, until the answer is final.
+//! 2. When the last worker of each other machine has announced that it is connected, the first worker asks the manager to join, with the
+//!    number of the start, until the answer is final. As a member it is one to which all others can talk.
 //! 3. The manager records the start in the configuration, then sends all regions that exist, and the catalog. What is recorded
 //!    from now on is sent to the machine like to all others.
-//! 4. When the machine has answered, it has all regions. When in addition the last worker of each other machine has announced that it
-//!    is connected, it begins to work. Before, a request that another worker hands over could not be answered.
+//! 4. When the machine has answered, it has all regions, and begins to work.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -48,6 +48,8 @@ pub(super) struct Newcomers {
     has_regions: bool,
     /// Number of times that the manager has refused this machine, for example because the disk of the configuration is full.
     refusals: u32,
+    /// Number of this start, until it has asked to join.
+    boot: Option<u64>,
     /// Machines that ran before this one.
     running: BTreeSet<MachineId>,
     /// Those of them all of whose workers are connected to this machine.
@@ -104,6 +106,7 @@ impl Worker {
 
     /// Begins to work, if this machine has all regions, and is connected to all workers of the machines that run.
     pub(super) fn complete_if_joined(&mut self) {
+        self.ask_if_linked();
         if !self.newcomers.has_regions || self.store.map().is_complete() {
             return;
         }
@@ -140,7 +143,18 @@ impl Worker {
     /// machine.
     pub fn join(&mut self, boot: u64, running: impl IntoIterator<Item = MachineId>) {
         self.newcomers.running = running.into_iter().collect();
-        self.ask_to_join(boot, ());
+        self.newcomers.boot = Some(boot);
+        self.ask_if_linked();
+    }
+
+    /// Asks the manager to join, when the workers of all machines that run are connected to this machine: from then on it is a member,
+    /// to which all others talk.
+    fn ask_if_linked(&mut self) {
+        let mut unlinked = self.newcomers.running.difference(&self.newcomers.linked);
+        let is_linked = unlinked.all(|machine| !self.is_linked_to(*machine));
+        if is_linked && let Some(boot) = self.newcomers.boot.take() {
+            self.ask_to_join(boot, ());
+        }
     }
 
     fn ask_to_join(&mut self, boot: u64, (): ()) {
@@ -212,8 +226,15 @@ impl Worker {
             let why = format!("{} sent a JOIN that is malformed", request.from);
             return self.distrust(from, why);
         };
+        let known = self.newest_known();
         let Some(manager) = &mut self.recorder.manager else {
-            return self.reply(request, &[&[REFUSED]]);
+            let code = match self.membership.survives() {
+                false => REFUSED,
+                // Another machine manages a later configuration, or this one will.
+                true if knows < known => CHANGED,
+                true => NOT_YET,
+            };
+            return self.reply(request, &[&[code]]);
         };
         let process = Process {
             machine: from,

@@ -154,7 +154,8 @@ impl Worker {
             let driver = self.members.driver.as_ref();
             let recovers = driver.is_some_and(|driver| {
                 let current = driver.value.current();
-                current.has(process) && driver.all_recovered < current.version.id
+                let recovered = driver.all_recovered.max(current.recovered);
+                current.has(process) && recovered < current.version.id
             });
             if recovers {
                 marks::mark("membership: a machine without memory leaves before it has recovered");
@@ -185,6 +186,12 @@ impl Worker {
     pub(super) fn configuration_in_effect(&self) -> u64 {
         let driver = self.members.driver.as_ref();
         driver.map_or(1, |driver| driver.value.current().version.id)
+    }
+
+    /// Returns the number of the newest configuration that this machine knows, in effect or not.
+    pub(super) fn newest_known(&self) -> u64 {
+        let driver = self.members.driver.as_ref();
+        driver.map_or(1, |driver| driver.value.newest_known().id)
     }
 
     /// Handles that the manager, on this worker, has recorded starts of processes.
@@ -421,7 +428,8 @@ impl Worker {
         let machines = self.machines().iter().map(|machine| machine.0);
         let left = machines.filter(|machine| has_left(*machine) && self.is_linked_to(*machine));
         for machine in left.collect::<Vec<_>>() {
-            self.endpoint.close(machine);
+            let boot = self.messaging.boot_of(machine);
+            self.endpoint.close_start(machine, boot);
             self.unlink(machine);
         }
         self.regions.forget(is_member);

@@ -482,6 +482,13 @@ impl Backend for ShmEndpoint {
         }
     }
 
+    fn close_start(&mut self, machine: MachineId, boot: u64) {
+        let peer = self.shared.peer(machine);
+        if let Some(peer) = peer.filter(|peer| peer.boot == boot) {
+            self.shared.depart(&peer, Departure::Lost, None);
+        }
+    }
+
     fn arm(&mut self) {
         self.shared.doorbells.arm(self.worker);
     }

@@ -177,6 +177,11 @@ impl Reconfiguration {
         &self.current
     }
 
+    /// Returns the newest configuration that this machine knows, in effect or not.
+    pub fn newest_known(&self) -> Version {
+        self.known().version
+    }
+
     /// Returns whether a change of the configuration is under way, as far as this machine knows. If it is, and nothing happens for
     /// a time, [`Reconfiguration::on_timeout`] is to be called.
     pub fn is_changing(&self) -> bool {
