@@ -1,5 +1,7 @@
 //! `farm bench`: measures one part of the platform at a time, and compares it with its limit or with an alternative.
 
+mod losses;
+
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -23,7 +25,6 @@ use crate::cli::{
     Bench, BenchAllocArgs, BenchArgs, BenchCommitArgs, BenchCommonArgs, BenchFabricArgs,
     BenchLimitArgs, BenchPairArgs,
 };
-use crate::losses;
 use crate::measure::{repeat, report, try_writing, write};
 use crate::scratch::Scratch;
 
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &BenchArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Measures `--repeat` times, prints the results, and writes them to the file of `--json`.
-pub(crate) fn publish<R: Display + Serialize + Measured>(
+fn publish<R: Display + Serialize + Measured>(
     common: &BenchCommonArgs,
     config: &Config,
     measure: impl FnMut() -> anyhow::Result<R>,
@@ -67,7 +68,7 @@ pub(crate) fn publish<R: Display + Serialize + Measured>(
 }
 
 /// Prints what is measured next, if standard error is a terminal.
-pub(crate) fn progress(what: &str) {
+fn progress(what: &str) {
     if io::stderr().is_terminal() {
         eprintln!("measuring {what}");
     }

@@ -9,7 +9,6 @@ mod cluster;
 mod doctor;
 mod edges;
 mod linkbench;
-mod losses;
 mod measure;
 mod oltp;
 mod scratch;

@@ -1,11 +1,11 @@
 //! `farm bench losses`: how long a cluster gives no service when a machine is killed.
 
 use anyhow::Context;
-use farm_bench::losses::{self, LossOptions, LossReport};
+use farm_bench::losses::{LossOptions, LossReport, draw};
 use farm_core::config::{Config, Durability};
 
+use super::{progress, publish};
 use crate::Usage;
-use crate::bench::{progress, publish};
 use crate::cli::BenchLossesArgs;
 use crate::measure::try_writing;
 use crate::scratch::Scratch;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
         let report = measure(args, &config)?;
         // With --repeat, the figure is that of the first run.
         if let (Some(path), 1) = (svg, runs) {
-            let figure = losses::draw(&report)?;
+            let figure = draw(&report)?;
             std::fs::write(path, figure).with_context(|| {
                 format!("cannot write the figure to {} (--svg)", path.display())
             })?;
@@ -50,5 +50,5 @@ fn measure(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<LossReport
         after: args.common.duration,
         in_flight: args.in_flight.into(),
     };
-    losses::run(config, &options, scratch.path(), &mut progress)
+    farm_bench::losses::run(config, &options, scratch.path(), &mut progress)
 }
