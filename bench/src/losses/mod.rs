@@ -1,8 +1,8 @@
 //! Losses: machines of running clusters are killed, one after another, and the time is measured for which the others give no
 //! service.
 //!
-//! Every machine is a process ([`program`]) that moves money between accounts of all machines, in distributed transactions. A cluster
-//! is started for each kill. The machines count commits by time, and the curves of those that are left are added ([`curve`]). In the end
+//! Every machine is a process (`program`) that moves money between accounts of all machines, in distributed transactions. A cluster
+//! is started for each kill. The machines count commits by time, and the curves of those that are left are added (`curve`). In the end
 //! the sum of all accounts is checked.
 
 mod curve;
