@@ -148,6 +148,10 @@ impl Worker {
         let boot = self.messaging.boot_of(machine);
         let process = Process { machine, boot };
         if how == Departure::Left {
+            if self.membership.stores(machine) {
+                // The cluster is being stopped.
+                return;
+            }
             if let Some(manager) = &mut self.recorder.manager {
                 manager.on_left(process);
             }
