@@ -104,21 +104,16 @@ impl Worker {
         self.complete_if_joined();
     }
 
-    /// Begins to work, if this machine has all regions, and is connected to all workers of the machines that run.
+    /// Begins to work, if this machine has joined.
     pub(super) fn complete_if_joined(&mut self) {
         self.ask_if_linked();
         if !self.newcomers.has_regions || self.store.map().is_complete() {
             return;
         }
-        let mut unlinked = self.newcomers.running.difference(&self.newcomers.linked);
-        let is_linked = unlinked.all(|machine| !self.is_linked_to(*machine))
-            || mutants::is_on("a machine works before all are connected to it");
-        if is_linked {
-            marks::mark("worker: machine joined");
-            self.store.map().complete();
-            if !mutants::is_on("workers not woken when their machine has joined") {
-                self.wake_own_workers();
-            }
+        marks::mark("worker: machine joined");
+        self.store.map().complete();
+        if !mutants::is_on("workers not woken when their machine has joined") {
+            self.wake_own_workers();
         }
     }
 
@@ -151,7 +146,8 @@ impl Worker {
     /// to which all others talk.
     fn ask_if_linked(&mut self) {
         let mut unlinked = self.newcomers.running.difference(&self.newcomers.linked);
-        let is_linked = unlinked.all(|machine| !self.is_linked_to(*machine));
+        let is_linked = unlinked.all(|machine| !self.is_linked_to(*machine))
+            || mutants::is_on("a machine works before all are connected to it");
         if is_linked && let Some(boot) = self.newcomers.boot.take() {
             self.ask_to_join(boot, ());
         }
