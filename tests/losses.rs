@@ -258,7 +258,7 @@ impl Machines {
         Self::start_with(name, replicas, MACHINES)
     }
 
-    /// Starts the machines with memory, and the one without if there are to be so many.
+    /// Starts machines 1 to `machines`, of which [`PROGRAM`] is the one without memory.
     fn start_with(name: &str, replicas: usize, machines: u16) -> Self {
         let name = format!("{name}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("farm-{name}"));

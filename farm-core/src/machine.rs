@@ -39,7 +39,10 @@ use crate::worker::{Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 use admission::Admit;
 pub use error::MachineError;
 pub use fabric::fabric_config;
-use manager::{check_met, config_store, configuration_to_join, first, make_manager, make_members};
+use manager::{
+    check_met, config_store, configuration_to_join, first, joins_survivors, make_manager,
+    make_members,
+};
 use meet::{Met, meet};
 use pages::Pages;
 use parts::{arena, make_store, reads_in_flight, ring_format, spare};
@@ -124,7 +127,7 @@ impl Machine {
         patience: impl Into<Patience<'p>>,
     ) -> Result<Self, MachineError> {
         let patience = patience.into();
-        match config.survives_losses() && config.memory_of(id) == 0 {
+        match joins_survivors(config, id) {
             true => Self::join_others(config, id, &attach, patience),
             false => Self::start_once(config, id, attach, patience),
         }
@@ -191,12 +194,13 @@ impl Machine {
         let peers = &met.peers;
         let exporter = fabric.exporter();
         // It may have changed meanwhile.
-        let joined = configuration_to_join(config, id)?;
-        joined
-            .as_ref()
-            .map_or(Ok(()), |joined| check_met(joined, peers))?;
-        let first = first(config, id, &exporter, peers);
-        let configuration = joined.unwrap_or(first);
+        let configuration = match configuration_to_join(config, id)? {
+            Some(joined) => {
+                check_met(&joined, peers)?;
+                joined
+            }
+            None => first(config, id, &exporter, peers),
+        };
         let spare = spare(config, id, &exporter);
         let mut manager = make_manager(config, id, &configuration, store)
             .inspect_err(|error| fabric.fail(&error.to_string()))?;

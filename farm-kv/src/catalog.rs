@@ -138,14 +138,24 @@ pub(crate) async fn find_from(
     first: Address,
     table: u16,
 ) -> Result<Option<Description>, KvError> {
+    first_of(farm, first, |found| found.spec.id == table).await
+}
+
+/// Reads the descriptions of a chain until `is_it` is true of one, and returns that.
+async fn first_of(
+    farm: &Handle,
+    first: Address,
+    mut is_it: impl FnMut(&Description) -> bool,
+) -> Result<Option<Description>, KvError> {
     let mut at = first;
     // No chain has more descriptions than there are numbers.
     for _ in 0..=u16::MAX {
         if at.is_null() {
             return Ok(None);
         }
-        let found = read_description(farm, at).await?;
-        if found.spec.id == table {
+        let found = Description::decode(&read_one(farm, at).await?);
+        let found = found.ok_or_else(|| damaged("is not a description of this version", at))?;
+        if is_it(&found) {
             return Ok(Some(found));
         }
         at = found.next;
@@ -153,27 +163,17 @@ pub(crate) async fn find_from(
     Err(damaged("begins a chain that does not end", first))
 }
 
-async fn read_description(farm: &Handle, at: Address) -> Result<Description, KvError> {
-    let found = Description::decode(&read_one(farm, at).await?);
-    found.ok_or_else(|| damaged("is not a description of this version", at))
-}
-
 /// Finds all tables from the root.
 pub(crate) async fn tables(farm: &Handle, root: Address) -> Result<Vec<TableSpec>, KvError> {
     let node = read_one(farm, root).await?;
     let mut all = Vec::new();
     for chain in 0..WORDS {
-        let first = address(&node, chain * 8);
-        let mut at = first.ok_or_else(|| damaged("is not valid", root))?;
-        while !at.is_null() {
-            // There are no more descriptions than numbers.
-            if all.len() > usize::from(u16::MAX) {
-                return Err(damaged("has a chain that does not end", root));
-            }
-            let found = read_description(farm, at).await?;
+        let first = address(&node, chain * 8).ok_or_else(|| damaged("is not valid", root))?;
+        let note = |found: &Description| {
             all.push(found.spec);
-            at = found.next;
-        }
+            false
+        };
+        first_of(farm, first, note).await?;
     }
     Ok(all)
 }

@@ -1,4 +1,4 @@
-//! How often, and after which waits, an owner is asked again that another worker did not take itself for.
+//! How often a request is repeated that only the owner of a shard handles, when another worker has got it, and how long to wait before.
 
 use std::time::Duration;
 

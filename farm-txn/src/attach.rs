@@ -90,10 +90,6 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("transactions to retry", state.gate.len()),
         ("records in logs", state.primary.records()),
         ("records in the own log", state.own.records()),
-        (
-            "recoveries that have not ended",
-            usize::from(state.recovering.is_under_way()),
-        ),
     ];
     let held = tasks.into_iter().chain(changes).chain(held);
     let what = leave::first_held(&held.collect::<Vec<_>>())?;

@@ -15,15 +15,8 @@ pub(crate) fn attach(worker: &mut Worker) {
     worker.on_leave(LeaveHook {
         begin: |worker| transactions(worker).leaving = true,
         give_up: abort_all,
-        unfinished,
+        unfinished: |worker| first_held(&changes_under_way(transactions(worker))),
     });
-}
-
-/// Returns what other machines still depend on. If this machine left while it recovers, they would have to begin again.
-fn unfinished(worker: &mut Worker) -> Option<String> {
-    let state = transactions(worker);
-    let recoveries = usize::from(state.recovering.is_under_way());
-    first_held(&changes_under_way(state)).or_else(|| first_held(&[("recoveries", recoveries)]))
 }
 
 /// Aborts all transactions that are open by handles.
@@ -40,8 +33,9 @@ fn abort_all(worker: &mut Worker) {
     }
 }
 
-/// Returns the numbers of changes of other machines' memory that are under way, with their names.
-pub(crate) fn changes_under_way(state: &Transactions) -> [(&'static str, usize); 7] {
+/// Returns the numbers of what is under way and other machines depend on, with their names: changes of their memory, and recovery,
+/// which they would have to begin again.
+pub(crate) fn changes_under_way(state: &Transactions) -> [(&'static str, usize); 8] {
     let calls = state.calls.iter().filter(|(_, call)| call.allocates);
     let arrays = state.arrays.iter();
     let arrays = arrays.filter(|(_, array)| matches!(array.cont, ArrayCont::Allocated(_)));
@@ -56,6 +50,10 @@ pub(crate) fn changes_under_way(state: &Transactions) -> [(&'static str, usize);
         ("allocations of arrays", arrays.count()),
         ("slots to release", state.releases.len()),
         ("truncations to send", state.truncations.waiting()),
+        (
+            "recoveries that have not ended",
+            usize::from(state.recovering.is_under_way()),
+        ),
     ]
 }
 

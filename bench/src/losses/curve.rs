@@ -6,8 +6,9 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// The length of a bin.
 pub(super) const BIN: Duration = Duration::from_micros(500);
-/// Service is back when the commits of so many bins in a row reach [`IS_BACK`] of the later rate.
+/// Number of bins of the window in which commits are counted to find out whether service is back.
 const WINDOW: usize = 20;
+/// Service is back at the first window whose rate is at least this share of the later rate.
 const IS_BACK: f64 = 0.8;
 
 /// Returns the time of a clock that all processes of this host share, in nanoseconds.
@@ -52,7 +53,8 @@ impl Curve {
         (at.as_nanos() / BIN.as_nanos()) as usize
     }
 
-    /// Evaluates the time until `after` after the signal; `None` if service does not come back, or the curve ends before.
+    /// Evaluates the part of the curve from its begin to `after` after the signal; `None` if service does not come back, or if the curve is
+    /// shorter.
     pub(super) fn pause(&self, after: Duration) -> Option<Pause> {
         let signal = Self::bin(self.signal);
         let bins = self.bins.get(..Self::bin(self.signal + after))?;

@@ -138,7 +138,8 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        // All are told before the first is waited for, so that they stop together, and remove their files.
+        // Closing their standard input tells them to stop. All are told first, so that they stop together and in order, and remove their
+        // files.
         self.left().for_each(|machine| machine.orders = None);
         for machine in self.left() {
             // The end of its output is the end of the process.

@@ -35,7 +35,7 @@ pub(super) struct Task {
     pub(super) in_flight: usize,
 }
 
-/// What a machine is told, a line of JSON for each.
+/// An order to a machine: a line of JSON on its standard input.
 #[derive(Serialize, Deserialize)]
 pub(super) enum Order {
     /// Begin, with the accounts of all machines.
@@ -52,7 +52,7 @@ pub(super) enum Order {
     Sum { accounts: Vec<Account> },
 }
 
-/// What a machine tells, a line of JSON for each.
+/// An answer of a machine: a line of JSON on its standard output.
 #[derive(Serialize, Deserialize)]
 pub(super) enum News {
     Created {

@@ -65,7 +65,8 @@ pub enum MachineError {
     StoreInUse(PathBuf),
     /// A machine that joins has not connected to a member of the configuration.
     #[error(
-        "machine {0} belongs to the cluster (configuration {1}), and this machine is not connected to it: the cluster has changed while          this machine connected to it; start it again"
+        "machine {0} belongs to the cluster (configuration {1}), and this machine is not connected to it: the cluster has changed while \
+         this machine connected to it; start it again"
     )]
     NotMet(MachineId, Version),
     /// A machine has not joined the others in time.

@@ -76,13 +76,18 @@ pub(super) fn make_members(
     }))
 }
 
-/// Returns the newest configuration of the cluster that a machine joins, which stores nothing; `None` if there is none yet. If the others
-/// stop when a machine is lost, there is only the [first] one.
+/// Returns whether a machine stores nothing, and joins others that go on in another configuration when one of them is lost.
+pub(super) fn joins_survivors(config: &Config, id: MachineId) -> bool {
+    config.survives_losses() && config.memory_of(id) == 0
+}
+
+/// Returns the newest configuration, for a machine that [joins](joins_survivors) it; `None` if there is none yet. For all other machines
+/// the result is `None`, because they begin with the [first] one.
 pub(super) fn configuration_to_join(
     config: &Config,
     id: MachineId,
 ) -> Result<Option<Configuration>, MachineError> {
-    if !config.survives_losses() || config.memory_of(id) > 0 {
+    if !joins_survivors(config, id) {
         return Ok(None);
     }
     Ok(FileStore::at(&store_dir(config), &config.cluster.name).read()?)

@@ -20,7 +20,8 @@ pub(super) struct Met {
     pub(super) running: Vec<MachineId>,
 }
 
-/// Connects machine `id` to those that it must meet, and that are members of the configuration, if one is `known`. Exports memory for the rings between their workers.
+/// Connects machine `id` to those that it must meet, and that are members of the configuration, if one is `known`. Exports memory
+/// for the rings between their workers.
 pub(super) fn meet(
     config: &Config,
     id: MachineId,

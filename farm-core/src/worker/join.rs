@@ -156,7 +156,7 @@ impl Worker {
     fn ask_to_join(&mut self, boot: u64, (): ()) {
         let manager = self.membership.manager();
         let cont = ReplyCont::new(Self::on_join_reply, boot);
-        let knows = self.configuration_in_effect();
+        let knows = self.newest_known();
         match self.call(
             WorkerRef::first_of(manager),
             JOIN,

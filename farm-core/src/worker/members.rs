@@ -92,6 +92,14 @@ struct Driver {
     said: String,
 }
 
+impl Driver {
+    /// Reads the newest configuration from the store.
+    fn read(&mut self) {
+        self.asked += 1;
+        self.store.read();
+    }
+}
+
 impl Members {
     pub(super) fn new(parts: Option<MembersParts>, now: Nanos) -> Self {
         let driver = parts.map(|parts| {
@@ -143,10 +151,15 @@ impl Worker {
         self.membership.survives()
     }
 
+    /// Returns the process of a machine to which this worker is, or was last, connected.
+    fn connected_process(&self, machine: MachineId) -> Process {
+        let boot = self.messaging.boot_of(machine);
+        Process { machine, boot }
+    }
+
     /// Handles the end of a connection, on a machine that survives it.
     pub(super) fn on_departed(&mut self, machine: MachineId, how: Departure) {
-        let boot = self.messaging.boot_of(machine);
-        let process = Process { machine, boot };
+        let process = self.connected_process(machine);
         if how == Departure::Left {
             if self.membership.stores(machine) {
                 // The cluster is being stopped.
@@ -180,16 +193,9 @@ impl Worker {
     /// Handles that this machine, which stores nothing, has joined the others: the newest configuration has it.
     pub(super) fn on_joined_configuration(&mut self) {
         if let Some(driver) = &mut self.members.driver {
-            driver.asked += 1;
-            driver.store.read();
+            driver.read();
             self.look_soon();
         }
-    }
-
-    /// Returns the number of the newest configuration that is known here to be in effect.
-    pub(super) fn configuration_in_effect(&self) -> u64 {
-        let driver = self.members.driver.as_ref();
-        driver.map_or(1, |driver| driver.value.current().version.id)
     }
 
     /// Returns the number of the newest configuration that this machine knows, in effect or not.
@@ -242,10 +248,7 @@ impl Worker {
                 )),
             },
             Action::Probe(machine) => self.probe(machine),
-            Action::Read => {
-                driver.asked += 1;
-                driver.store.read();
-            }
+            Action::Read => driver.read(),
             Action::Store(next) => {
                 driver.asked += 1;
                 driver.store.store(next);
@@ -290,8 +293,8 @@ impl Worker {
             return;
         };
         driver.looks = false;
-        // A process works only when it is connected to all others. If this worker is not connected to it, another one of the machine has
-        // followed, or it has ended before it worked.
+        // A process joins only when all others are connected to it. So a process to which this worker was not connected last has ended:
+        // another one of its machine has followed, or it was not alive long enough to be connected.
         let boot_of = |machine| self.messaging.boot_of(machine);
         let has_died = |one: &Process| {
             boot_of(one.machine) != one.boot || self.endpoint.has_died(one.machine, one.boot)
@@ -424,17 +427,14 @@ impl Worker {
             return;
         };
         let is_member = |machine: MachineId| configuration.member(machine).is_some();
-        let has_left = |machine: MachineId| {
-            let boot = self.messaging.boot_of(machine);
-            let process = Process { machine, boot };
-            !is_member(machine) || configuration.expiring.contains(&process)
-        };
+        let has_left =
+            |one: &Process| !is_member(one.machine) || configuration.expiring.contains(one);
         let machines = self.machines().iter().map(|machine| machine.0);
-        let left = machines.filter(|machine| has_left(*machine) && self.is_linked_to(*machine));
-        for machine in left.collect::<Vec<_>>() {
-            let boot = self.messaging.boot_of(machine);
-            self.endpoint.close_start(machine, boot);
-            self.unlink(machine);
+        let linked = machines.filter(|machine| self.is_linked_to(*machine));
+        let linked = linked.map(|machine| self.connected_process(machine));
+        for left in linked.filter(has_left).collect::<Vec<_>>() {
+            self.endpoint.close_start(left.machine, left.boot);
+            self.unlink(left.machine);
         }
         self.regions.forget(is_member);
         self.membership.apply(&configuration);

@@ -176,7 +176,6 @@ impl<'p> Guests<'p> {
                     });
                 }
                 Phase::Leaves if !cluster.is_running(first) => {
-                    guest.phase = Phase::IsAway;
                     changed = true;
                     self.collect(cluster, place);
                 }
@@ -188,7 +187,6 @@ impl<'p> Guests<'p> {
                     });
                     // A moment at which it leaves.
                     guest.moments.pop_front();
-                    guest.phase = Phase::IsAway;
                     changed = true;
                     self.collect(cluster, place);
                 }
@@ -203,9 +201,10 @@ impl<'p> Guests<'p> {
         changed || come
     }
 
-    /// Takes what counts of a machine that has left.
+    /// Takes what counts of a machine that has left or was killed. From now on it is away.
     fn collect(&mut self, cluster: &Cluster, place: usize) {
         let guest = &mut self.guests[place];
+        guest.phase = Phase::IsAway;
         for (index, operations) in guest.operations.iter_mut().enumerate() {
             let worker = guest.machine * self.workers + index;
             let (log, state) = cluster.inspect(worker, workload::take_left);

@@ -46,9 +46,9 @@ impl Reconfiguration {
             Some(Leading::Probing { .. }) => self.store_next(out),
             Some(Leading::Applying { next, .. }) => {
                 let next = next.clone();
-                match !self.lost_in(&next).is_empty() {
-                    true => self.probe(next, out),
-                    false => self.commit_if_applied(out),
+                match self.lost_in(&next).is_empty() {
+                    true => self.commit_if_applied(out),
+                    false => self.probe(next, out),
                 }
             }
         }
