@@ -104,6 +104,13 @@ pub const MAX_BLOCK_BYTES: u64 = 256 * MIB;
 /// Maximum number of bytes of regions on one machine.
 pub const MAX_MACHINE_MEMORY_BYTES: u64 = 1 << 44;
 
+/// Default number of bytes that a machine reads in a second at most while it fills new copies of regions, and the limits of the number.
+pub const DEFAULT_FILL_RATE: u64 = 256 * MIB;
+/// See [`DEFAULT_FILL_RATE`].
+pub const MIN_FILL_RATE: u64 = MIB;
+/// See [`DEFAULT_FILL_RATE`].
+pub const MAX_FILL_RATE: u64 = 1024 * GIB;
+
 /// If less than this fraction of its memory is available, a machine reclaims the memory of freed objects for other
 /// sizes: 1/8 (FaRM'14 §3.5, "only when available memory drops below a threshold").
 pub const LOW_MEMORY_SHARE: u64 = 8;

@@ -114,8 +114,9 @@ pub struct Machine {
 
 impl Machine {
     /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
-    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run. If they survive the
-    /// loss of a machine, it waits until it has joined, and begins again if they have changed the configuration meanwhile.
+    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run, and so does one that
+    /// they have lost. If they survive the loss of a machine, it waits until it has joined, and begins again if they have changed the
+    /// configuration meanwhile.
     ///
     /// # Errors
     /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
@@ -127,14 +128,14 @@ impl Machine {
         patience: impl Into<Patience<'p>>,
     ) -> Result<Self, MachineError> {
         let patience = patience.into();
-        match joins_survivors(config, id) {
-            true => Self::join_others(config, id, &attach, patience),
-            false => Self::start_once(config, id, attach, patience),
+        match config.survives_losses() {
+            true => Self::start_or_join(config, id, &attach, patience),
+            false => Self::start_once(config, id, attach, patience, false),
         }
     }
 
-    /// Starts a machine that joins others, which may change the configuration meanwhile, as often as it takes.
-    fn join_others(
+    /// Starts a machine that joins others if they run. They may change the configuration meanwhile: it joins them as often as it takes.
+    fn start_or_join(
         config: &Config,
         id: MachineId,
         attach: &Attach,
@@ -147,14 +148,20 @@ impl Machine {
             waited: patience.most,
         };
         loop {
+            if !joins_survivors(config, id)? {
+                return Self::start_once(config, id, Arc::clone(attach), patience, false);
+            }
             // A machine that is awaited may be lost, and the next configuration does not have it.
             let attempt = Patience {
                 most: left().min(JOIN_ATTEMPT),
                 ..patience
             };
-            match Self::start_once(config, id, Arc::clone(attach), attempt) {
+            match Self::start_once(config, id, Arc::clone(attach), attempt, true) {
                 Ok(machine) => {
-                    machine.wait_until_joined(|| patience.is_cancelled() || left().is_zero());
+                    // Memory for its copies may take long to make.
+                    let stores = machine.store.is_used();
+                    let is_over = || left().is_zero() && !stores;
+                    machine.wait_until_joined(|| patience.is_cancelled() || is_over());
                     let (control, joined) = (&machine.control, machine.store.map().is_complete());
                     let ends = control.is_stopping() && !control.may_join_again();
                     if joined || ends || patience.is_cancelled() {
@@ -178,6 +185,7 @@ impl Machine {
         id: MachineId,
         attach: Attach,
         patience: Patience<'_>,
+        joins: bool,
     ) -> Result<Self, MachineError> {
         config.validate_within(&Limits::TINY)?;
         let own = config.machines.iter().find(|machine| machine.id == id);
@@ -188,13 +196,20 @@ impl Machine {
             .map_err(ExportError::from)?;
         let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
         // After the machine has its name: a second start of a running machine says that the machine runs.
-        let store = config_store(config, id)?;
-        let known = configuration_to_join(config, id)?;
-        let met = meet(config, id, workers, &mut fabric, (known.as_ref(), patience))?;
+        let store = match joins {
+            true => None,
+            false => config_store(config, id)?,
+        };
+        let newest = || match joins {
+            true => configuration_to_join(config),
+            false => Ok(None),
+        };
+        let known = newest()?;
+        let met = meet(config, (id, joins), &mut fabric, (known.as_ref(), patience))?;
         let peers = &met.peers;
         let exporter = fabric.exporter();
         // It may have changed meanwhile.
-        let configuration = match configuration_to_join(config, id)? {
+        let configuration = match newest()? {
             Some(joined) => {
                 check_met(&joined, peers)?;
                 joined
@@ -202,9 +217,9 @@ impl Machine {
             None => first(config, id, &exporter, peers),
         };
         let spare = spare(config, id, &exporter);
-        let mut manager = make_manager(config, id, &configuration, store)
+        let mut manager = make_manager(config, id, (&configuration, joins), store)
             .inspect_err(|error| fabric.fail(&error.to_string()))?;
-        let store = Arc::new(make_store(config, id, exporter.boot(), spare.clone()));
+        let store = Arc::new(make_store(config, id, configuration.seed, spare.clone()));
         if !met.running.is_empty() {
             store.map().begin_joining();
         }
@@ -247,7 +262,7 @@ impl Machine {
         }
     }
 
-    /// Lets machines without memory connect that were started again. `segments` are those exported for the connected machines.
+    /// Lets machines connect that are started while this one runs. `segments` are those exported for the connected machines.
     fn admit(
         &mut self,
         config: &Config,
@@ -320,6 +335,7 @@ impl Machine {
                     true => READ_TRIES_OF_A_LOSS,
                     false => READ_TRIES,
                 },
+                fill_rate: config.durability.fill_rate,
                 transactions: config.transactions,
             },
         };
@@ -351,7 +367,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Waits until this machine has joined the others, if it stores nothing. Returns false if it stops before, or if `cancelled`
+    /// Waits until this machine has joined the others, if they ran before. Returns false if it stops before, or if `cancelled`
     /// returns true.
     pub fn wait_until_joined(&self, cancelled: impl Fn() -> bool) -> bool {
         while !self.store.map().is_complete() {

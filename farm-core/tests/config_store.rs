@@ -33,6 +33,7 @@ fn first() -> Configuration {
         cluster: "test".into(),
         change: 1,
         version: Version { id: 1, minor: 0 },
+        seed: 77,
         members: vec![member],
         manager: machine,
         catalog: None,

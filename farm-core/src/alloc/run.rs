@@ -72,7 +72,7 @@ impl Block {
     }
 
     /// Returns the address of the object in this slot.
-    pub(super) fn address_of(&self, slot: u32) -> Address {
+    pub(crate) fn address_of(&self, slot: u32) -> Address {
         Address::new(self.table.region(), self.offset_of(slot) as u32)
     }
 

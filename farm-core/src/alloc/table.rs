@@ -371,10 +371,35 @@ impl BlockTable {
         }
         let slot = self.geometry.slot_of(first, run, class, offset as usize);
         slot.ok_or_else(wrong)?;
+        let head = BlockHead {
+            kind,
+            class,
+            owner,
+            run,
+        };
+        self.adopt_head(first, head).map(drop)
+    }
+
+    /// Writes the head of a run that the primary has, in the table of a backup, unless it is there. Several threads may write the same
+    /// head. Returns the run.
+    ///
+    /// # Errors
+    /// [`TableError`] if no primary has such a run there, or the table has another one there. Nothing was written.
+    pub(super) fn adopt_head(&self, first: u32, head: BlockHead) -> Result<Block, TableError> {
+        let BlockHead { run, class, .. } = head;
+        let wrong = || self.bad_state(first, BlockState::Head(head).to_bits());
+        let left = self.geometry.blocks().checked_sub(first);
+        let is_inside =
+            first >= self.geometry.first_block() && left.is_some_and(|left| run <= left);
+        if !is_inside || self.geometry.slots(first, run, class) == 0 {
+            return Err(wrong());
+        }
         match self.state(first)? {
             // The owner and the kind change when an empty array is used again. Records arrive in any order, and what they say
             // about that does not matter for the objects.
-            BlockState::Head(there) if (there.run, there.class) == (run, class) => return Ok(()),
+            BlockState::Head(there) if (there.run, there.class) == (run, class) => {
+                return self.block(first, there);
+            }
             BlockState::Free => {}
             _ => return Err(wrong()),
         }
@@ -384,13 +409,7 @@ impl BlockTable {
                 return Err(wrong());
             }
         }
-        let head = BlockHead {
-            kind,
-            class,
-            owner,
-            run,
-        };
-        self.write_run(first, head).map(drop)
+        self.write_run(first, head)
     }
 
     /// Returns the head of the block of the object that starts at this offset. A machine checks an address from another
@@ -475,7 +494,7 @@ impl BlockTable {
         );
     }
 
-    fn bad_state(&self, block: u32, bits: u64) -> TableError {
+    pub(super) fn bad_state(&self, block: u32, bits: u64) -> TableError {
         TableError::BadState {
             region: self.region,
             block,

@@ -12,10 +12,10 @@ use super::size::exact_size;
 use super::{Config, Durability, Fabric, MachineConfig, RunDir};
 use crate::fabric::verbs::is_packet_size;
 use crate::limits::{
-    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_MACHINE_MEMORY_BYTES,
+    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_FILL_RATE, MAX_IDLE_US, MAX_MACHINE_MEMORY_BYTES,
     MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_REPLICAS, MAX_SOCKET_PATH_BYTES,
-    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_MESSAGE_BYTES,
-    MIN_TRANSACTION_BYTES, SOCKET_NAME_BYTES, WORD_BYTES,
+    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_FILL_RATE,
+    MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES, SOCKET_NAME_BYTES, WORD_BYTES,
 };
 
 /// A problem, and the keys whose values cause it.
@@ -439,6 +439,16 @@ impl Check<'_> {
         let durability = &self.config.durability;
         if let Some(dir) = durability.dir.as_deref().filter(|dir| !dir.is_absolute()) {
             self.relative("durability.dir", dir);
+        }
+        let rate = durability.fill_rate;
+        if !(MIN_FILL_RATE..=MAX_FILL_RATE).contains(&rate) {
+            let near = exact_size(rate.clamp(MIN_FILL_RATE, MAX_FILL_RATE));
+            self.report(
+                ProblemKind::OutOfRange,
+                &["durability.fill_rate"],
+                format!("{} a second", exact_size(rate)),
+                format!("write a size, for example \"{near}\""),
+            );
         }
         let Some(replicas) = durability.replicas else {
             return;

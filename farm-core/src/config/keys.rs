@@ -10,9 +10,10 @@ use super::value::{Misfit, Value};
 use super::{Config, Durability, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir, Sections};
 use crate::ids::MachineId;
 use crate::limits::{
-    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_IDLE_US, MAX_MACHINE_ID, MAX_MACHINE_MEMORY_BYTES,
-    MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_REPLICAS, MAX_TRANSACTION_BYTES,
-    MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES,
+    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_FILL_RATE, MAX_IDLE_US, MAX_MACHINE_ID,
+    MAX_MACHINE_MEMORY_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_REPLICAS,
+    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_FILL_RATE,
+    MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES,
 };
 use crate::membership::configuration::MOST_NAME_BYTES;
 
@@ -332,6 +333,17 @@ pub(super) const KEYS: &[Key<Config>] = &[
         |_| "\"auto\" or an absolute path".to_owned(),
         durability.dir = |value: &Value| { Ok(rdma::auto_or_text(value)?.map(PathBuf::from)) },
         |path: &Option<PathBuf>| rdma::show_text(path.as_deref().and_then(Path::to_str))
+    ),
+    key!(
+        "durability.fill_rate",
+        false,
+        |_| format!(
+            "a size between {} and {}, the bytes of one second",
+            exact_size(MIN_FILL_RATE),
+            exact_size(MAX_FILL_RATE)
+        ),
+        durability.fill_rate = Value::size,
+        |bytes: &u64| sized(*bytes)
     ),
     key!(
         "rdma.secret_file",

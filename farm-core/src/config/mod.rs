@@ -45,7 +45,9 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::ids::MachineId;
-use crate::limits::{DEFAULT_CONCURRENCY, DEFAULT_REGION_BYTES, KIB, Limits, MIB};
+use crate::limits::{
+    DEFAULT_CONCURRENCY, DEFAULT_FILL_RATE, DEFAULT_REGION_BYTES, KIB, Limits, MIB,
+};
 use crate::membership::configuration::Domain;
 
 pub use check::Check;
@@ -280,7 +282,7 @@ pub struct TransactionsConfig {
 }
 
 /// What survives the loss of a machine.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DurabilityConfig {
     /// Where copies of data are.
     pub mode: Durability,
@@ -291,6 +293,8 @@ pub struct DurabilityConfig {
     /// Directory of the configuration of a replicated cluster; `None` for a directory in `cluster.run_dir`.
     #[serde(serialize_with = "rdma::or_auto")]
     pub dir: Option<PathBuf>,
+    /// Bytes that a machine reads in a second at most while it fills new copies of regions.
+    pub fill_rate: u64,
 }
 
 /// Where copies of data are.
@@ -310,6 +314,17 @@ impl Default for ClusterConfig {
             name: "farm".to_owned(),
             run_dir: RunDir::Auto,
             fabric: Fabric::Shm,
+        }
+    }
+}
+
+impl Default for DurabilityConfig {
+    fn default() -> Self {
+        DurabilityConfig {
+            mode: Durability::default(),
+            replicas: None,
+            dir: None,
+            fill_rate: DEFAULT_FILL_RATE,
         }
     }
 }

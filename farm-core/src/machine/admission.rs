@@ -1,4 +1,5 @@
-//! Machines that connect to a machine that runs: those that store nothing, at any time.
+//! Machines that connect to a machine that runs, at any time: those that store nothing, and those that were lost, if the others survive
+//! that.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +51,7 @@ impl Admit {
 
 impl Admission for Admit {
     fn offer(&mut self, caller: MachineId) -> Result<Vec<Capability>, String> {
-        if self.config.memory_of(caller) > 0 {
+        if self.config.memory_of(caller) > 0 && !self.config.survives_losses() {
             return Err(format!(
                 "the machines of the cluster run already, and machine {caller} stores memory, so it cannot join them; stop and \
                  start all of them together"
@@ -86,7 +87,7 @@ impl Admission for Admit {
             theirs: *theirs,
         };
         let linking = Arc::new(Linking::new(peer, self.inboxes.len()));
-        tracing::info!(%machine, "a machine without memory has connected");
+        tracing::info!(%machine, "a machine has connected");
         for inbox in &self.inboxes {
             let linking = Arc::clone(&linking);
             let runs = || !self.control.is_stopping();

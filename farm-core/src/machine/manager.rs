@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::MachineError;
+use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
 use crate::config::{Config, MachineConfig};
-use crate::fabric::Exporter;
+use crate::fabric::shm::is_alive;
+use crate::fabric::{Exporter, FabricConfig};
 use crate::ids::MachineId;
 use crate::membership::Membership;
 use crate::membership::configuration::{Configuration, Domain, Member, Process};
@@ -76,20 +77,25 @@ pub(super) fn make_members(
     }))
 }
 
-/// Returns whether a machine stores nothing, and joins others that go on in another configuration when one of them is lost.
-pub(super) fn joins_survivors(config: &Config, id: MachineId) -> bool {
-    config.survives_losses() && config.memory_of(id) == 0
+/// Returns whether a machine joins others, which go on in another configuration when one of them is lost: always if it stores nothing,
+/// and else if they run.
+pub(super) fn joins_survivors(config: &Config, id: MachineId) -> Result<bool, MachineError> {
+    if config.memory_of(id) == 0 {
+        return Ok(true);
+    }
+    let FabricConfig::Shm(own) = fabric_config(config, id)? else {
+        return Ok(false);
+    };
+    let newest = configuration_to_join(config)?;
+    let members = newest.iter().flat_map(|newest| &newest.members);
+    let mut others = members.filter(|member| member.stores && member.machine != id);
+    Ok(others.any(|member| is_alive(&own, member.machine, member.boot)))
 }
 
-/// Returns the newest configuration, for a machine that [joins](joins_survivors) it; `None` if there is none yet. For all other machines
-/// the result is `None`, because they begin with the [first] one.
+/// Returns the newest configuration, for a machine that [joins](joins_survivors) it; `None` if there is none yet.
 pub(super) fn configuration_to_join(
     config: &Config,
-    id: MachineId,
 ) -> Result<Option<Configuration>, MachineError> {
-    if !joins_survivors(config, id) {
-        return Ok(None);
-    }
     Ok(FileStore::at(&store_dir(config), &config.cluster.name).read()?)
 }
 
@@ -139,10 +145,10 @@ pub(super) fn first(
 pub(super) fn make_manager(
     config: &Config,
     id: MachineId,
-    first: &Configuration,
+    (first, joins): (&Configuration, bool),
     store: Option<FileStore>,
 ) -> Result<Option<Box<Manager>>, MachineError> {
-    if manager_of(config) != id {
+    if manager_of(config) != id || joins {
         return Ok(None);
     }
     let first = first.clone();

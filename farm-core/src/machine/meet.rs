@@ -20,29 +20,28 @@ pub(super) struct Met {
     pub(super) running: Vec<MachineId>,
 }
 
-/// Connects machine `id` to those that it must meet, and that are members of the configuration, if one is `known`. Exports memory
-/// for the rings between their workers.
+/// Connects machine `id` to those that it must meet: to all that store memory, or, if it `joins` others, to the members of the `known`
+/// configuration. If it joins others, it connects to all further machines, too, that are present. Exports memory for the rings between
+/// their workers.
 pub(super) fn meet(
     config: &Config,
-    id: MachineId,
-    workers: usize,
+    (id, joins): (MachineId, bool),
     fabric: &mut FabricMachine,
     (known, patience): (Option<&Configuration>, Patience<'_>),
 ) -> Result<Met, MachineError> {
     let exporter = fabric.exporter();
     let mut segments = Vec::with_capacity(config.machines.len());
-    let is_member = |machine: &MachineId| {
-        known.is_none_or(|configuration| configuration.member(*machine).is_some())
-    };
+    let workers = config.machine(id).map_or(0, |own| usize::from(own.workers));
     let machines: Vec<MachineId> = config.machines.iter().map(|machine| machine.id).collect();
-    let lost = machines.iter().copied().filter(|one| !is_member(one));
-    let lost: Vec<MachineId> = lost.collect();
-    let joins = |machine: &MachineId| config.memory_of(*machine) == 0;
-    let joiners: Vec<MachineId> = machines.iter().copied().filter(joins).collect();
-    // Machines that store memory let the others connect later.
-    let meets = |machine: &&MachineConfig| {
-        (joins(&id) || !joins(&machine.id)) && !lost.contains(&machine.id)
+    let is_lost = |machine: MachineId| known.is_some_and(|known| !known.stores(machine));
+    // A machine that is lost may be joining, too.
+    let is_joiner = |machine: &MachineId| {
+        config.memory_of(*machine) == 0 || joins && (*machine == id || is_lost(*machine))
     };
+    let joiners: Vec<MachineId> = machines.iter().copied().filter(is_joiner).collect();
+    // The others let those that join connect later.
+    let joins = joiners.contains(&id);
+    let meets = |machine: &&MachineConfig| joins || !joiners.contains(&machine.id);
     for machine in config.machines.iter().filter(meets) {
         let theirs = usize::from(machine.workers);
         let layout = match machine.id == id {
@@ -62,7 +61,10 @@ pub(super) fn meet(
     let roster = Roster {
         machines: &machines,
         joiners: &joiners,
-        lost: &lost,
+        returning: match config.survives_losses() {
+            true => &machines,
+            false => &[],
+        },
     };
     let met = fabric.connect(roster, &mut offer, patience)?;
     segments.retain(|(machine, .., capability)| {

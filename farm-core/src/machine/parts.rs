@@ -67,7 +67,8 @@ pub(super) fn spare(config: &Config, id: MachineId, exporter: &Exporter) -> Spar
     })
 }
 
-pub(super) fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spare) -> Store {
+/// Makes the store of a machine. `seed` is that of the [configuration](crate::membership::configuration::Configuration).
+pub(super) fn make_store(config: &Config, id: MachineId, seed: u64, memory: Spare) -> Store {
     let storing = config.storing_machines();
     let storing: Vec<MachineId> = storing.map(|machine| machine.id).collect();
     let domain = |machine: &MachineConfig| (machine.id, config.domain_of(machine));
@@ -82,7 +83,7 @@ pub(super) fn make_store(config: &Config, id: MachineId, boot: u64, memory: Spar
         block_bytes: config.memory.block_bytes as usize,
         region_bytes: config.memory.region_bytes as usize,
         per_machine_bytes: config.memory_of(id),
-        seed: boot,
+        seed,
     };
     Store::new(
         blocks,

@@ -34,10 +34,10 @@ pub(super) struct LastWorker {
     pub(super) store: Arc<Store>,
 }
 
-/// Returns whether objects may be locked by this machine, so that the others cannot continue if it fails. A machine without memory
-/// that has not joined them has no operation, and leaves in order whatever happens.
+/// Returns whether objects may be locked by this machine, so that the others cannot continue if it fails. A machine that has not joined
+/// them has no operation, and leaves in order whatever happens.
 pub(super) fn may_have_locks(store: &Store) -> bool {
-    store.is_used() || store.map().is_complete()
+    store.map().is_complete()
 }
 
 impl Drop for LastWorker {

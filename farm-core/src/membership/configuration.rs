@@ -139,6 +139,9 @@ pub struct Configuration {
     pub change: u64,
     /// Which configuration this is.
     pub version: Version,
+    /// The bases of the blocks of every region are drawn from this number and the region's id, so that all of its replicas begin with
+    /// the same, whenever they are made.
+    pub seed: u64,
     /// The machines, ascending.
     pub members: Vec<Member>,
     /// The machine that manages changes: a member that stores regions.
@@ -203,11 +206,13 @@ impl Configuration {
     pub fn first(cluster: &str, mut members: Vec<Member>) -> Result<Self, Invalid> {
         members.sort_by_key(|member| member.machine);
         let manager = members.iter().find(|member| member.stores);
+        let manager = manager.ok_or(Invalid::NobodyStores)?;
         let first = Self {
             cluster: cluster.to_owned(),
             change: 1,
             version: Version { id: 1, minor: 0 },
-            manager: manager.ok_or(Invalid::NobodyStores)?.machine,
+            seed: manager.boot,
+            manager: manager.machine,
             members,
             catalog: None,
             recovered: 1,
@@ -264,7 +269,7 @@ impl Configuration {
     }
 
     /// Returns whether a machine is a member that stores regions.
-    fn stores(&self, machine: MachineId) -> bool {
+    pub fn stores(&self, machine: MachineId) -> bool {
         self.member(machine).is_some_and(|member| member.stores)
     }
 
@@ -376,6 +381,7 @@ pub(crate) mod testing {
             cluster: cluster.into(),
             change: 1,
             version: Version { id: 1, minor: 0 },
+            seed: 77,
             members: machines.iter().map(member).collect(),
             manager: machine(machines[0]),
             catalog: None,

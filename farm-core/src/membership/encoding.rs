@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! magic (8) | format (4) | zero (4) | bytes in all (8) | checksum of the rest (8) | the rest
-//! rest: change (8) | id (8) | minor (8) | recovered (8) | catalog (8) | manager (2)
+//! rest: change (8) | id (8) | minor (8) | recovered (8) | catalog (8) | seed (8) | manager (2)
 //!       | name of the cluster | members (4), each: machine (2) | workers (2) | stores (1) | boot (8) | host | rack
 //!       | expiring (4), each: machine (2) | boot (8)
 //!       | regions (4), each: region (4) | last change of the primary (8) | replicas (1),
@@ -23,9 +23,11 @@ use crate::ids::{Address, MachineId, RegionId};
 pub const MOST_BYTES: usize = 1 << 20;
 
 const MAGIC: [u8; 8] = *b"farmconf";
-/// The format that this build writes, and the newest that it reads. In format 1, which it reads, too, `expiring` had no boots; no
-/// program wrote one that was not empty.
-const FORMAT: u32 = 2;
+/// The format that this build writes, and the newest that it reads. It reads two more, which have no seed: 2, and 1, in which
+/// `expiring` had no boots; no program wrote one that was not empty.
+const FORMAT: u32 = 3;
+/// The first format with a seed.
+const SEEDED: u32 = 3;
 const HEADER_BYTES: usize = 32;
 
 /// Why bytes are not a configuration.
@@ -79,7 +81,7 @@ pub enum EncodeError {
 /// Returns the greatest number of bytes of a configuration with this number of members, regions, and replicas of each region.
 pub fn most_bytes(members: usize, regions: usize, replicas: usize) -> usize {
     let name = 1 + usize::from(u8::MAX);
-    let fixed = HEADER_BYTES + 5 * 8 + 2 + name + 3 * 4;
+    let fixed = HEADER_BYTES + 6 * 8 + 2 + name + 3 * 4;
     let member = 2 + 2 + 1 + 8 + 2 * name;
     let expiring = 2 + 8;
     let region = 4 + 8 + 1 + replicas * (2 + 1 + 8);
@@ -96,7 +98,7 @@ impl Configuration {
         let mut rest = Vec::new();
         let Version { id, minor } = self.version;
         let catalog = self.catalog.map_or(0, Address::to_bits);
-        for number in [self.change, id, minor, self.recovered, catalog] {
+        for number in [self.change, id, minor, self.recovered, catalog, self.seed] {
             rest.extend(number.to_le_bytes());
         }
         rest.extend(self.manager.get().to_le_bytes());
@@ -204,12 +206,17 @@ fn read(from: &mut Reader<'_>, format: u32) -> Option<Configuration> {
         0 => None,
         bits => Some(Address::from_bits(bits)?),
     };
+    let seed = match format {
+        SEEDED.. => from.u64()?,
+        _ => 0,
+    };
     let manager = from.machine()?;
     let cluster = from.name()?;
     Some(Configuration {
         cluster,
         change,
         version,
+        seed,
         members: from.list(read_member)?,
         manager,
         catalog,
@@ -354,14 +361,23 @@ mod tests {
     }
 
     #[test]
-    fn the_format_before_is_read() {
-        let mut before = full();
-        before.expiring.clear();
-        let mut bytes = before.encode().unwrap();
-        bytes[8..16].copy_from_slice(&1u64.to_le_bytes());
-        let sum = checksum(1, &bytes[HEADER_BYTES..]);
-        bytes[24..32].copy_from_slice(&sum.to_le_bytes());
-        assert_eq!(Configuration::decode(&bytes), Ok(before));
+    fn the_formats_before_are_read() {
+        for format in [1, 2] {
+            let mut before = full();
+            if format == 1 {
+                before.expiring.clear();
+            }
+            let mut bytes = before.encode().unwrap();
+            // They had no seed, which follows five numbers.
+            bytes.drain(HEADER_BYTES + 5 * 8..HEADER_BYTES + 6 * 8);
+            let length = bytes.len() as u64;
+            bytes[8..16].copy_from_slice(&u64::from(format).to_le_bytes());
+            bytes[16..24].copy_from_slice(&length.to_le_bytes());
+            let sum = checksum(format, &bytes[HEADER_BYTES..]);
+            bytes[24..32].copy_from_slice(&sum.to_le_bytes());
+            before.seed = 0;
+            assert_eq!(Configuration::decode(&bytes), Ok(before));
+        }
     }
 
     #[test]
@@ -377,8 +393,8 @@ mod tests {
         assert_eq!(bytes, most - 3 * 10, "no process expires");
     }
 
-    /// Hash of the bytes of [`full`] in format 2.
-    const FULL: u64 = 9_892_151_758_792_182_726;
+    /// Hash of the bytes of [`full`] in format 3.
+    const FULL: u64 = 8_479_133_344_485_816_300;
 
     #[test]
     fn every_flipped_bit_and_every_other_length_is_refused() {
@@ -431,10 +447,10 @@ mod tests {
             Configuration::decode(&bytes)
         };
         assert_eq!(
-            with_rest(&|rest| rest[40] = 7),
+            with_rest(&|rest| rest[48] = 7),
             Err(Invalid::Manager(machine(7)).into())
         );
-        assert_eq!(with_rest(&|rest| rest[40] = 0), Err(DecodeError::Fields));
+        assert_eq!(with_rest(&|rest| rest[48] = 0), Err(DecodeError::Fields));
         assert_eq!(with_rest(&|_| ()), Ok(full()));
     }
 

@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::configuration::{Configuration, Process, RegionReplicas, Replica, ReplicaState};
 use super::writer::{ConfigWriter, WriteError};
 use crate::ids::{Address, MachineId, RegionId};
+use crate::mutants;
 use crate::region::map::Replicas;
 
 /// How far a region or the catalog is recorded.
@@ -77,6 +78,8 @@ pub struct Manager {
     refused_catalog: Option<String>,
     /// Largest number of regions in one message.
     most_told: usize,
+    /// Replicas that have the whole region, to be recorded.
+    filled: BTreeSet<(RegionId, MachineId)>,
     /// The configuration in which all machines have recovered, to be recorded.
     queued_recovered: Option<u64>,
     /// As before, after it could not be stored. It is tried again when a machine waits for it.
@@ -105,6 +108,7 @@ impl Manager {
             refused: BTreeMap::new(),
             refused_catalog: None,
             most_told: usize::MAX,
+            filled: BTreeSet::new(),
             queued_recovered: None,
             unrecorded_recovered: None,
             may_be_behind: false,
@@ -127,6 +131,7 @@ impl Manager {
         self.started.clear();
         self.starting.clear();
         self.queued_catalog = None;
+        self.filled.clear();
         self.queued_recovered = None;
         self.unrecorded_recovered = None;
         // If a change is being stored, its outcome is that of a change of the configuration before.
@@ -146,6 +151,32 @@ impl Manager {
             && self.configuration.recovered < configuration
         {
             self.queued_recovered = Some(configuration);
+        }
+    }
+
+    /// Returns whether all machines have recovered in the newest configuration.
+    pub(crate) fn has_recovered(&self) -> bool {
+        self.configuration.recovered == self.configuration.version.id
+    }
+
+    /// Handles that a replica has the whole region. The caller repeats it until the answer is final; a failure to store it is not.
+    /// It has to wait until all machines have recovered: a replica without the low bounds of earlier configurations would take
+    /// transactions for unknown that were truncated.
+    pub(crate) fn record_full(&mut self, region: RegionId, machine: MachineId) -> Recorded {
+        let replicas = self.configuration.region(region);
+        let mut replicas = replicas.into_iter().flat_map(|region| &region.replicas);
+        let recovered = self.has_recovered() || mutants::is_on("full before it has recovered");
+        match replicas.find(|replica| replica.machine == machine) {
+            None => Recorded::No(format!(
+                "machine {machine} has no replica of region {region}"
+            )),
+            Some(replica) if replica.state == ReplicaState::Full => Recorded::Yes,
+            Some(_) => {
+                if recovered {
+                    self.filled.insert((region, machine));
+                }
+                Recorded::NotYet
+            }
         }
     }
 
@@ -197,7 +228,7 @@ impl Manager {
         match self.configuration.member(machine) {
             None => Recorded::No(format!("machine {machine} is not a member")),
             Some(member) if member.stores => Recorded::No(format!(
-                "machine {machine} stores memory, which cannot be recovered yet"
+                "machine {machine} stores memory: it is added with the next configuration"
             )),
             Some(member) if member.boot == boot => Recorded::Yes,
             Some(member) if member.runs() && !self.left.contains(&member.process()) => {
@@ -241,9 +272,12 @@ impl Manager {
 
     /// Does what can be done now. Returns what the worker has to do.
     pub(crate) fn step(&mut self) -> Option<Duty> {
-        let is_queued =
-            !self.queued.is_empty() || !self.started.is_empty() || self.queued_catalog.is_some();
-        let is_queued = (is_queued || self.queued_recovered.is_some()) && !self.is_behind;
+        let is_queued = !self.queued.is_empty()
+            || !self.started.is_empty()
+            || !self.filled.is_empty()
+            || self.queued_catalog.is_some()
+            || self.queued_recovered.is_some();
+        let is_queued = is_queued && !self.is_behind;
         if self.storing.is_none() && self.under_way.is_empty() && is_queued {
             self.store_queued();
         }
@@ -324,6 +358,13 @@ impl Manager {
             next.recovered = recovered;
             self.unrecorded_recovered = Some(recovered);
         }
+        let filled = std::mem::take(&mut self.filled);
+        for region in &mut next.regions {
+            let replicas = region.replicas.iter_mut();
+            for replica in replicas.filter(|one| filled.contains(&(region.region, one.machine))) {
+                replica.state = ReplicaState::Full;
+            }
+        }
         while self.under_way.regions.len() < self.most_told
             && let Some((region, replicas)) = self.queued.pop_first()
         {
@@ -356,7 +397,7 @@ mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
-    use crate::membership::configuration::testing::{configuration, machine};
+    use crate::membership::configuration::testing::{configuration, machine, region_of};
 
     /// What was stored, and the answers that follow.
     type Script = (Vec<Configuration>, VecDeque<Result<(), WriteError>>);
@@ -488,6 +529,35 @@ mod tests {
         assert_eq!(manager.step(), tell(vec![(region(1), replicas)]));
         assert_eq!(manager.record_start(start(3, 6)), Recorded::Yes);
         assert_eq!(store.0.lock().unwrap().0.len(), 2);
+    }
+
+    #[test]
+    fn a_replica_is_full_when_it_is_filled_and_all_machines_have_recovered() {
+        let (mut manager, store) = manager();
+        let mut region = region_of(5);
+        let filling = Replica {
+            machine: machine(2),
+            state: ReplicaState::Filling,
+            ..region.replicas[0]
+        };
+        region.replicas.push(filling);
+        let id = region.region;
+        manager.configuration.regions = vec![region];
+        let refused = manager.record_full(id, machine(3));
+        assert!(matches!(refused, Recorded::No(_)), "it has no replica");
+        assert_eq!(manager.record_full(id, machine(2)), Recorded::NotYet);
+        assert_eq!(manager.step(), None);
+        assert!(store.0.lock().unwrap().0.is_empty(), "not recovered");
+        manager.configuration.recovered = 1;
+        let full = Err(WriteError::Failed("full".into()));
+        store.0.lock().unwrap().1.extend([full, Ok(())]);
+        for recorded in [Recorded::NotYet, Recorded::NotYet, Recorded::Yes] {
+            assert_eq!(manager.record_full(id, machine(2)), recorded);
+            assert_eq!(manager.step(), None);
+        }
+        let region = manager.configuration.region(id).unwrap();
+        assert_eq!(region.replicas[1].state, ReplicaState::Full);
+        assert_eq!(region.last_primary_change, 1);
     }
 
     /// Regression test: the reason was dropped, and the machine asked for ever.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::alloc::{BlockTable, table_bases};
+use crate::alloc::{BlockConfig, BlockTable, table_bases};
 use crate::fabric::Capability;
 use crate::ids::RegionId;
 use crate::mem::Memory;
@@ -52,14 +52,14 @@ impl Backups {
         }
     }
 
-    /// Has the memory of a copy made, if it is not. `seed` is that of the primary's block table.
-    pub(crate) fn prepare(
-        &self,
-        region: RegionId,
-        seed: u64,
-        region_bytes: usize,
-        block_bytes: usize,
-    ) -> Prepared {
+    /// Has the memory of a copy made, if it is not. Its block table has the bases of the primary's, whose seed is the same.
+    pub(crate) fn prepare(&self, region: RegionId, config: &BlockConfig) -> Prepared {
+        let BlockConfig {
+            region_bytes,
+            block_bytes,
+            seed,
+            ..
+        } = *config;
         let mut regions = self.lock();
         match regions.remove(&region) {
             Some(State::Ready(memory)) => {
@@ -195,10 +195,16 @@ mod tests {
     #[test]
     fn a_copy_is_made_once_and_after_a_failure_again() {
         let region = RegionId::new(3, 9).unwrap();
+        let config = BlockConfig {
+            block_bytes: 4096,
+            region_bytes: 1 << 16,
+            per_machine_bytes: 0,
+            seed: 7,
+        };
         for by_threads in [false, true] {
             let backups = backups(by_threads, 1);
             let ask = || loop {
-                match backups.prepare(region, 7, 1 << 16, 4096) {
+                match backups.prepare(region, &config) {
                     Prepared::NotYet => std::thread::yield_now(),
                     end => return end,
                 }

@@ -1,6 +1,6 @@
 //! The memory that one machine contributes: its regions, and the block allocator over them, shared by its workers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::ArcSwapOption;
@@ -19,7 +19,7 @@ use crate::alloc::{
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
-use crate::membership::configuration::{Configuration, Domain};
+use crate::membership::configuration::{Configuration, Domain, RegionReplicas};
 
 /// Why memory of a region could not be allocated.
 pub type AllocationError = Box<dyn std::error::Error + Send + Sync>;
@@ -87,6 +87,14 @@ pub struct Store {
     /// The configuration that this machine has applied last; `None` while that is the first one.
     applied: ArcSwapOption<Configuration>,
     backups: Option<Backups>,
+    filling: Mutex<Filling>,
+}
+
+/// Replicas of this machine that are to be filled, in any order. A process fills each replica once.
+#[derive(Default)]
+struct Filling {
+    waiting: VecDeque<RegionId>,
+    known: BTreeSet<RegionId>,
 }
 
 impl Store {
@@ -125,6 +133,7 @@ impl Store {
             replication: Replication::default(),
             applied: ArcSwapOption::empty(),
             backups: None,
+            filling: Mutex::default(),
         }
     }
 
@@ -146,16 +155,10 @@ impl Store {
         self.backups.as_ref()
     }
 
-    /// Returns the seed of the block tables of this machine's regions.
-    pub(crate) fn table_seed(&self) -> u64 {
-        self.config.seed
-    }
-
     /// Has the memory made for a copy of another machine's region.
-    pub(crate) fn prepare_backup(&self, region: RegionId, seed: u64) -> Prepared {
-        let (region_bytes, block_bytes) = (self.config.region_bytes, self.config.block_bytes);
+    pub(crate) fn prepare_backup(&self, region: RegionId) -> Prepared {
         match &self.backups {
-            Some(backups) => backups.prepare(region, seed, region_bytes, block_bytes),
+            Some(backups) => backups.prepare(region, &self.config),
             None => Prepared::No("this machine keeps no copies".into()),
         }
     }
@@ -192,6 +195,38 @@ impl Store {
             }
         }
         proposed.into_iter()
+    }
+
+    /// Returns the machines that may store further replicas of a region, those first that are to: those that hashing proposes, in other
+    /// failure domains than its replicas where possible.
+    pub(crate) fn propose_replicas(&self, region: &RegionReplicas) -> Vec<MachineId> {
+        let machines = self.placement.machines();
+        let ring = self.placement.replicas(region.region, machines);
+        let mut order: Vec<MachineId> = region.machines().collect();
+        let known = order.len();
+        let further: Vec<MachineId> = ring.filter(|one| !order.contains(one)).collect();
+        order.extend(further);
+        let domains = &self.replication.domains;
+        let mut proposed = spread(&order, |id| domains.get(&id));
+        proposed.retain(|machine| !order[..known].contains(machine));
+        proposed
+    }
+
+    /// Adds replicas of this machine that are to be filled. Returns whether any of them is new.
+    pub(crate) fn fill_later(&self, regions: impl Iterator<Item = RegionId>) -> bool {
+        let mut filling = lock(&self.filling);
+        let before = filling.waiting.len();
+        for region in regions {
+            if filling.known.insert(region) {
+                filling.waiting.push_back(region);
+            }
+        }
+        filling.waiting.len() > before
+    }
+
+    /// Takes a replica that is to be filled.
+    pub(crate) fn take_to_fill(&self) -> Option<RegionId> {
+        lock(&self.filling).waiting.pop_front()
     }
 
     /// Returns the configuration that this machine has applied last, or that its workers are applying; `None` while that is the first

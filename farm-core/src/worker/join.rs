@@ -1,11 +1,14 @@
-//! How a machine that stores nothing joins a cluster that runs: one that was started again after it had left.
+//! How a process joins a cluster that runs: that of a machine which stores nothing, or that of a machine which was lost.
 //!
 //! 1. The machine connects to all others, whose workers add rings and logs for it ([`Worker::link`]).
 //! 2. When the last worker of each other machine has announced that it is connected, the first worker asks the manager to join, with the
 //!    number of the start, until the answer is final. As a member it is one to which all others can talk.
-//! 3. The manager records the start in the configuration, then sends all regions that exist, and the catalog. What is recorded
-//!    from now on is sent to the machine like to all others.
+//! 3. If the machine stores nothing, the manager records the start in the configuration, then sends all regions that exist, and the
+//!    catalog. What is recorded from now on is sent to the machine like to all others.
 //! 4. When the machine has answered, it has all regions, and begins to work.
+//!
+//! A machine with memory becomes a member in the next configuration ([`Worker::add_to_configuration`]). It begins to work when that is in
+//! effect.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -104,6 +107,12 @@ impl Worker {
         self.complete_if_joined();
     }
 
+    /// Begins to work: the configuration that has this machine is in effect.
+    pub(super) fn complete_join(&mut self) {
+        self.newcomers.has_regions = true;
+        self.complete_if_joined();
+    }
+
     /// Begins to work, if this machine has joined.
     pub(super) fn complete_if_joined(&mut self) {
         self.ask_if_linked();
@@ -180,6 +189,8 @@ impl Worker {
 
     fn on_join_reply(&mut self, boot: u64, reply: Result<&[u8], CallError>) {
         match reply {
+            // It may have become a member since.
+            Ok(_) if self.store.map().is_complete() => {}
             Ok([NOT_YET]) => {
                 self.set_timer(ASK_AGAIN, Cont::new(Self::ask_to_join, boot));
             }
@@ -240,6 +251,13 @@ impl Worker {
         if knows < known.version.id && !known.has(process) {
             // It is not told of this one, because it is no member.
             return self.reply(request, &[&[CHANGED]]);
+        }
+        if self.store.placement().contains(from) {
+            if !known.has(process) {
+                self.add_to_configuration(process);
+            }
+            // It is told of the configuration of which it is a member.
+            return self.reply(request, &[&[NOT_YET]]);
         }
         let code = match manager.record_start(process) {
             Recorded::Yes => {

@@ -215,7 +215,7 @@ impl Worker {
     }
 
     /// Handles an event of the change, and does what follows.
-    fn drive(&mut self, event: impl FnOnce(&mut Reconfiguration, &mut Vec<Action>)) {
+    pub(super) fn drive(&mut self, event: impl FnOnce(&mut Reconfiguration, &mut Vec<Action>)) {
         let now = self.now;
         let Some(driver) = &mut self.members.driver else {
             return;
@@ -404,6 +404,7 @@ impl Worker {
         if let Some(manager) = &mut self.recorder.manager {
             manager.fall_behind();
         }
+        self.extending.give_up();
         let others = self.other_own_workers();
         if let Some(driver) = &mut self.members.driver {
             driver.applying = Some((id, others.len() + 1));
@@ -427,8 +428,8 @@ impl Worker {
             return;
         };
         let is_member = |machine: MachineId| configuration.member(machine).is_some();
-        let has_left =
-            |one: &Process| !is_member(one.machine) || configuration.expiring.contains(one);
+        // A process that is no member, and was none, joins.
+        let has_left = |one: &Process| configuration.expiring.contains(one);
         let machines = self.machines().iter().map(|machine| machine.0);
         let linked = machines.filter(|machine| self.is_linked_to(*machine));
         let linked = linked.map(|machine| self.connected_process(machine));
@@ -478,6 +479,10 @@ impl Worker {
             self.machines().len()
         );
         self.manage_next(configuration);
+        let is_new = self.store.is_used() && !self.store.map().is_complete();
+        if is_new && configuration.member(self.me.machine).is_some() {
+            self.complete_join();
+        }
         for worker in self.other_own_workers() {
             self.send_long(worker, COMMIT, id.to_le_bytes().into());
         }
@@ -575,6 +580,9 @@ impl Worker {
         }
         for hook in 0..self.members.hooks.len() {
             (self.members.hooks[hook].forget)(self, id);
+        }
+        if let Some(configuration) = self.store.applied_as(id) {
+            self.fill_replicas(&configuration);
         }
     }
 

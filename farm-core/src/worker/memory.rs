@@ -76,6 +76,7 @@ impl Worker {
         self.register_join_handlers();
         self.register_long_handlers();
         self.register_member_handlers();
+        self.register_fill_handlers();
     }
 
     /// Returns the primary of a region; this machine if there is no such region.
@@ -389,7 +390,7 @@ impl Worker {
         let (headers, others) = self
             .take_waiting(id)
             .into_iter()
-            .partition::<Vec<_>, _>(|waiting| waiting.read.request.is_header());
+            .partition::<Vec<_>, _>(|waiting| waiting.read.request.is_unchecked());
         // Their slots may be those by which messages are sent, without which no machine becomes the primary.
         for waiting in headers {
             self.fail_begun(waiting.read, waiting.slot, ReadError::PeerLost(machine));

@@ -7,6 +7,8 @@
 mod continuation;
 mod drain;
 mod epoch;
+mod extend;
+mod fill;
 mod idle;
 mod inbox;
 mod join;
@@ -108,6 +110,8 @@ pub struct WorkerLimits {
     pub operations: usize,
     /// Number of tries after which a read of an object that stays locked fails.
     pub read_tries: u16,
+    /// Bytes that all workers of the machine read in a second while they fill replicas.
+    pub fill_rate: u64,
     /// Configuration of the transaction layer.
     pub transactions: TransactionsConfig,
 }
@@ -136,6 +140,10 @@ pub struct Worker {
     recorder: regions::RegionRecorder,
     members: members::Members,
     newcomers: join::Newcomers,
+    extending: extend::Extending,
+    fill: Option<Box<fill::Fill>>,
+    /// Bytes that the workers of this machine read in a second while they fill replicas.
+    fill_rate: u64,
     /// The copies of other machines' regions that this worker has changed.
     backups: BTreeMap<RegionId, BlockTable>,
     store: Arc<Store>,
@@ -163,6 +171,7 @@ impl Worker {
             max_message_bytes,
             operations,
             read_tries,
+            fill_rate,
             transactions,
         } = parts.limits;
         let slots = parts.endpoint.arena().slots();
@@ -191,6 +200,9 @@ impl Worker {
             region_waits: memory::RegionWaits::default(),
             backups: BTreeMap::new(),
             newcomers: join::Newcomers::default(),
+            extending: extend::Extending::default(),
+            fill: None,
+            fill_rate,
             recorder: regions::RegionRecorder::new(parts.manager, max_message_bytes),
             slab: parts.store.slab(parts.me.worker),
             store: parts.store,

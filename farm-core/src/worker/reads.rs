@@ -10,7 +10,7 @@ mod many;
 
 use std::collections::VecDeque;
 
-use super::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
+use super::request::{ReadError, ReadRequest, ReadResult, UNCHECKED};
 use super::token::Completed;
 use super::{Cont, EpochGuard, Worker};
 use crate::fabric::{Read, ReadKind, Rejected, Remote, Slot};
@@ -257,7 +257,7 @@ impl Worker {
             &Access::Remote { machine, .. } => {
                 // Reads that wait for room are posted before this one. Header reads do not wait for them, because the
                 // commits that need the headers hold locks.
-                if self.unposted.len() > 0 && request.lines() != HEADER_ONLY {
+                if self.unposted.len() > 0 && request.lines() != UNCHECKED {
                     return self.post_later(machine, slot);
                 }
                 if let Err(slot) = self.post_to(request, region, slot) {
@@ -296,7 +296,7 @@ impl Worker {
         let offset = u64::from(request.address.offset());
         // The endpoint checks where the objects of an object read start and end. Of a raw read it knows only the words,
         // not the object.
-        if request.lines() == HEADER_ONLY && !fits(offset, &request, bytes) {
+        if request.lines() == UNCHECKED && !fits(offset, &request, bytes) {
             self.finish(slot, ReadError::BadAddress(request.address));
             return Ok(());
         }
@@ -304,7 +304,7 @@ impl Worker {
             from: Remote { memory, offset },
             bytes: request.bytes() as u32,
             kind: match request.lines() {
-                HEADER_ONLY => ReadKind::Raw,
+                UNCHECKED => ReadKind::Raw,
                 _ => ReadKind::Objects {
                     stride: request.stride(),
                 },
@@ -406,9 +406,7 @@ impl Worker {
 
 fn fits(offset: u64, request: &ReadRequest, region_bytes: u64) -> bool {
     let line = LINE_BYTES as u64;
-    let bytes = match request.lines() {
-        HEADER_ONLY => line,
-        _ => request.bytes() as u64,
-    };
+    // Of a header, its line.
+    let bytes = (request.bytes() as u64).next_multiple_of(line);
     bytes > 0 && offset.is_multiple_of(line) && offset + bytes <= region_bytes
 }

@@ -28,7 +28,7 @@ use crate::time::Nanos;
 /// To the manager: record a region. The reply is a code.
 const RECORD_REGION: MessageId = MessageId(MessageId::CORE + 3);
 /// To a backup: make memory for a copy of a region. The reply is a code.
-const PREPARE_BACKUP: MessageId = MessageId(MessageId::CORE + 5);
+pub(super) const PREPARE_BACKUP: MessageId = MessageId(MessageId::CORE + 5);
 /// From the manager: what is new in the configuration. The reply is empty.
 pub(super) const CHANGES: MessageId = MessageId(MessageId::CORE + 4);
 
@@ -171,7 +171,7 @@ impl Worker {
         // After losses there may be fewer machines than copies.
         let others = self.membership.storing().len() - 1;
         let backups = (self.store.replication().replicas - 1).min(others);
-        let (seed, manager) = (self.store.table_seed(), self.membership.manager());
+        let manager = self.membership.manager();
         let me = self.me.machine;
         let Some(asked) = self.recorder.asked(context) else {
             return;
@@ -180,7 +180,6 @@ impl Worker {
         let (to, id, cont) = match asked.proposed.front() {
             Some(backup) if asked.ready.len() < backups => {
                 body.extend_from_slice(&asked.region.to_bits().to_le_bytes());
-                body.extend_from_slice(&seed.to_le_bytes());
                 let cont = ReplyCont::new(Self::on_prepare_reply, context);
                 (*backup, PREPARE_BACKUP, cont)
             }
@@ -228,15 +227,12 @@ impl Worker {
     }
 
     fn handle_prepare_backup(&mut self, request: Request, body: &[u8]) {
-        let parsed = body.split_first_chunk().and_then(|(region, seed)| {
-            let region = RegionId::from_bits(u32::from_le_bytes(*region))?;
-            Some((region, u64::from_le_bytes(seed.try_into().ok()?)))
-        });
-        let Some((region, seed)) = parsed else {
+        let region = body.try_into().ok().map(u32::from_le_bytes);
+        let Some(region) = region.and_then(RegionId::from_bits) else {
             let why = format!("{} sent a PREPARE_BACKUP that is malformed", request.from);
             return self.distrust(request.from.machine, why);
         };
-        let code = match self.store.prepare_backup(region, seed) {
+        let code = match self.store.prepare_backup(region) {
             Prepared::Yes => DONE,
             Prepared::NotYet => NOT_YET,
             Prepared::No(why) => {
@@ -339,6 +335,11 @@ impl Worker {
 
     /// Continues what the manager does, if it can.
     pub(super) fn manage(&mut self) {
+        self.record_changes();
+        self.extend_configuration();
+    }
+
+    fn record_changes(&mut self) {
         let Some(manager) = self
             .recorder
             .manager

@@ -6,8 +6,8 @@ use crate::ids::{Address, MachineId};
 use crate::mem::LINE_BYTES;
 use crate::object::{FatPointer, HEADER_BYTES};
 
-/// Value of [`ReadRequest::lines`] of a read of one object's header.
-pub(super) const HEADER_ONLY: u16 = 0;
+/// Value of [`ReadRequest::lines`] of a read whose words are not checked: of one object's header, or of anything.
+pub(super) const UNCHECKED: u16 = 0;
 /// The bit of [`ReadRequest::extent`] of a read that follows a fat pointer.
 const NAMED: u64 = 1 << 56;
 
@@ -16,7 +16,7 @@ const NAMED: u64 = 1 << 56;
 pub struct ReadRequest {
     /// Address of the first object.
     pub(super) address: Address,
-    /// From the low bits: number of bytes (32 bits), lines of one object or [`HEADER_ONLY`] (16 bits), size class
+    /// From the low bits: number of bytes (32 bits), lines of one object or [`UNCHECKED`] (16 bits), size class
     /// (8 bits), and whether the read follows a fat pointer (1 bit). One integer, so that requests are passed in two
     /// registers: a request of five fields would be passed through memory, and each load of it would wait for the
     /// smaller stores before it.
@@ -52,12 +52,12 @@ impl ReadRequest {
     /// Creates a request for an object's header.
     #[inline]
     pub(super) fn header(address: Address) -> Self {
-        Self::new(
-            address,
-            HEADER_BYTES as u32,
-            HEADER_ONLY,
-            SizeClass::SMALLEST,
-        )
+        Self::new(address, HEADER_BYTES as u32, UNCHECKED, SizeClass::SMALLEST)
+    }
+
+    /// Creates a request for words as they are, whole lines, without a check.
+    pub(super) fn raw(address: Address, bytes: usize) -> Self {
+        Self::new(address, bytes as u32, UNCHECKED, SizeClass::SMALLEST)
     }
 
     #[inline]
@@ -74,16 +74,16 @@ impl ReadRequest {
         self.extent as u32 as usize
     }
 
-    /// Returns the lines of one object, or [`HEADER_ONLY`].
+    /// Returns the lines of one object, or [`UNCHECKED`].
     #[inline]
     pub(super) fn lines(self) -> u16 {
         (self.extent >> 32) as u16
     }
 
-    /// Returns whether the read is that of one header.
+    /// Returns whether the words are not checked, as those of one header.
     #[inline]
-    pub(super) fn is_header(self) -> bool {
-        self.lines() == HEADER_ONLY
+    pub(super) fn is_unchecked(self) -> bool {
+        self.lines() == UNCHECKED
     }
 
     /// Returns the size class that each header must have.

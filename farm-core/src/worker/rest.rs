@@ -47,6 +47,11 @@ impl Worker {
                 self.region_waits.len() as u64,
             ),
             ("regions being recorded", self.recorder.unfinished() as u64),
+            ("replicas being filled", u64::from(self.fill.is_some())),
+            (
+                "changes of the configuration begun",
+                u64::from(self.extending.is_under_way()),
+            ),
             (
                 "continuations that wait for room",
                 self.room.waiting() as u64,

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use super::Worker;
-use super::request::HEADER_ONLY;
+use super::request::UNCHECKED;
 use crate::fabric::Slot;
 use crate::ids::MachineId;
 
@@ -34,7 +34,7 @@ impl Worker {
     pub(super) fn post_later(&mut self, machine: MachineId, slot: Slot) {
         let place = self.machines().iter().position(|known| known.0 == machine);
         let place = place.expect("a region is stored by a machine of the cluster");
-        let header = self.reads.request(&slot).lines() == HEADER_ONLY;
+        let header = self.reads.request(&slot).lines() == UNCHECKED;
         let unposted = &mut self.unposted;
         unposted.count += 1;
         if header {

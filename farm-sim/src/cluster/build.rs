@@ -24,6 +24,9 @@ use super::config_store::SimStore;
 use super::{Cluster, ClusterLimits, Machine, Pace, Parts, Process, Seat, Segment};
 use crate::fabric::{SimConfig, SimFabric};
 
+/// Bytes that a machine reads in a second of virtual time while it fills replicas: a region within some milliseconds.
+const FILL_RATE: u64 = 64 << 20;
+
 /// Memory that one machine (`owner`) exports for the rings and logs that another (`peer`) writes, and its capability.
 pub(super) struct Exported {
     pub(super) owner: MachineId,
@@ -214,7 +217,7 @@ pub(super) fn store(
             true => limits.per_machine_bytes,
             false => 0,
         },
-        seed: seed ^ u64::from(id.get()) << 16,
+        seed,
     };
     let fabric = fabric.clone();
     let backups = fabric.clone();
@@ -343,6 +346,7 @@ pub(super) fn worker(
             max_message_bytes: limits.max_body_bytes(),
             operations: limits.operations,
             read_tries: limits.read_tries,
+            fill_rate: FILL_RATE,
             transactions: limits.transactions,
         },
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use farm_core::alloc::{BlockTable, Difference, compare_replicas};
 use farm_core::ids::MachineId;
 use farm_core::marks;
-use farm_core::membership::configuration::Process;
+use farm_core::membership::configuration::{Process, RegionReplicas, ReplicaState};
 use farm_core::worker::Worker;
 
 use super::{Cluster, Copies, Machine, Stepped};
@@ -75,8 +75,8 @@ impl Cluster {
         gone.map(|machine| machine.id)
     }
 
-    /// Returns whether a machine that was lost is still a member of the configuration, which will change, or a worker does not know the
-    /// newest one.
+    /// Returns whether a machine that was lost is still a member of the configuration, which will change, a region has too few full
+    /// replicas, or a worker does not know the newest configuration.
     fn changes_configuration(&self) -> bool {
         if !self.parts.limits.survives {
             return false;
@@ -93,9 +93,17 @@ impl Cluster {
                 machine.killed.load(Ordering::Relaxed) || machine.control().failure().is_some();
             is_lost && newest.has(process)
         };
+        let storing = newest.members.iter().filter(|member| member.stores);
+        let most = self.parts.limits.replicas.min(storing.count());
+        let lacks = |region: &RegionReplicas| {
+            let full = region.replicas.iter();
+            let full = full.filter(|replica| replica.state == ReplicaState::Full);
+            full.count() < most
+        };
         let id = newest.version.id;
         let is_behind = |worker: &mut Worker| worker.membership().configuration() != id;
         self.parts.machines.iter().any(is_member)
+            || newest.regions.iter().any(lacks)
             || self.running().any(|worker| self.inspect(worker, is_behind))
     }
 

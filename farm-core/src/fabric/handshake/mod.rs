@@ -80,8 +80,8 @@ pub struct Roster<'a> {
     /// Those that need not be present when the others start. Each of them calls the others when these run, and is admitted by their
     /// doors. The others meet each other at their start.
     pub joiners: &'a [MachineId],
-    /// Those to which this machine does not connect, because they are no members of the cluster any more.
-    pub lost: &'a [MachineId],
+    /// Those that may call again later, although they are met at the start, because they may be lost.
+    pub returning: &'a [MachineId],
 }
 
 impl<'a> From<&'a [MachineId]> for Roster<'a> {
@@ -89,7 +89,7 @@ impl<'a> From<&'a [MachineId]> for Roster<'a> {
         Self {
             machines,
             joiners: &[],
-            lost: &[],
+            returning: &[],
         }
     }
 }
@@ -259,7 +259,7 @@ impl<'a> Awaited<'a> {
         patience: Patience<'a>,
     ) -> Self {
         let others = roster.machines.iter().copied();
-        let others = others.filter(|machine| *machine != own && !roster.lost.contains(machine));
+        let others = others.filter(|machine| *machine != own);
         let (mut joiners, missing): (Vec<MachineId>, Vec<MachineId>) =
             others.partition(|machine| roster.joiners.contains(machine));
         if !roster.joiners.contains(&own) {
@@ -502,7 +502,7 @@ mod tests {
         let roster = Roster {
             machines: &machines,
             joiners: &machines[2..],
-            lost: &[],
+            returning: &[],
         };
         let mut awaited = Awaited::new(third, "test", roster, Duration::from_secs(1).into());
         assert_eq!(awaited.to_dial(), machines[..2]);

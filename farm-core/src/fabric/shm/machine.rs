@@ -1,6 +1,6 @@
 //! One machine on the shared-memory fabric: its start, its connections, the memory that it exports, and its end.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -141,7 +141,8 @@ impl ShmMachine {
     ) -> Result<Vec<PeerOffer>, ConnectError> {
         let own = self.shared.config.machine;
         let roster = machines.into();
-        let listed = (roster.machines.to_vec(), roster.joiners.to_vec());
+        let later = [roster.joiners, roster.returning].concat();
+        let listed = (roster.machines.to_vec(), later);
         let listed = self.shared.machines.set(listed);
         listed.map_err(|_| ConnectError::Twice)?;
         let mut met = connect::meet(&self.shared, &self.listener, roster, offer, patience.into())?;
@@ -227,6 +228,13 @@ impl Drop for ShmMachine {
             tracing::warn!(%error, "cannot remove all files of this machine; its next start removes them");
         }
     }
+}
+
+/// Returns whether this start of a machine runs, on this host: its process holds the lock of its first file.
+pub(crate) fn is_alive(config: &ShmConfig, machine: MachineId, boot: u64) -> bool {
+    let names = Names::new(&config.run_dir, &config.memory_dir, &config.cluster);
+    let first = File::open(names.memory(machine, boot, 0));
+    first.is_ok_and(|first| matches!(first.try_lock_shared(), Err(TryLockError::WouldBlock)))
 }
 
 /// A handle to export memory and wake workers, from any thread of the machine.

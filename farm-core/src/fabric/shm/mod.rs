@@ -32,6 +32,7 @@ mod stale_files;
 
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
+pub(crate) use machine::is_alive;
 pub use machine::{Exporter, ShmMachine};
 pub use shared::ShmConfig;
 pub use stale_files::{StaleFiles, StaleKind, find_stale_files, remove_stale_files};

@@ -97,7 +97,7 @@ pub(super) struct Shared {
     pub(super) next_key: AtomicU64,
     pub(super) doorbells: Doorbells,
     pub(super) doorbell_capability: Capability,
-    /// The machines that the configuration lists, and those of them that join. Set when this machine begins to connect.
+    /// The machines that the configuration lists, and those of them that may call later. Set when this machine begins to connect.
     pub(super) machines: OnceLock<(Vec<MachineId>, Vec<MachineId>)>,
     /// The last connection to each peer that has connected, in ascending order of id, and one to this machine itself.
     peers: Mutex<Vec<Arc<PeerState>>>,
@@ -232,7 +232,7 @@ impl Shared {
         self.machines.get().map_or(&[], |machines| &machines.0)
     }
 
-    /// Returns whether a machine joins machines that run.
+    /// Returns whether a machine may call while this one runs.
     pub(super) fn joins(&self, machine: MachineId) -> bool {
         let machines = self.machines.get();
         machines.is_some_and(|machines| machines.1.contains(&machine))

@@ -120,6 +120,7 @@ impl Reconfiguration {
 
     /// Ends the attempt to make the next configuration.
     fn stop_leading(&mut self) {
+        self.extension = None;
         self.silent.clear();
         self.leading = None;
     }
@@ -176,7 +177,9 @@ impl Reconfiguration {
         }
         let base = base.clone();
         let is_in_effect = base.version.id == self.current.version.id;
-        if !self.has_suspects_in(&base) && is_in_effect {
+        let is_intact = !self.has_suspects_in(&base) && is_in_effect;
+        let extension = self.extension.as_ref().filter(|_| is_intact);
+        if is_intact && extension.is_none() {
             return self.stop_leading();
         }
         let storing = base.members.iter().filter(|member| member.stores);
@@ -196,7 +199,11 @@ impl Reconfiguration {
             }
         };
         match base.without(&lost, self.me.machine, before.iter().copied()) {
-            Ok(next) => {
+            Ok(mut next) => {
+                if let Some(extension) = extension {
+                    marks::mark("membership: machines or replicas are added");
+                    next.extend(extension);
+                }
                 let next = Arc::new(next);
                 self.leading = Some(Leading::Storing(next.clone()));
                 out.push(Action::Store(next));

@@ -1,4 +1,4 @@
-//! The change to the next configuration when machines are lost (`FaRM'15 §5.2`), as a value of each machine: events go in,
+//! The change to the next configuration when machines are lost or added (`FaRM'15 §5.2`), as a value of each machine: events go in,
 //! [`Action`]s come out. It knows no worker, fabric, clock or store: the first worker of each machine runs it ([`crate::worker`]).
 //!
 //! 1. A machine is *suspected*, for example because its connection has ended. The manager makes the next configuration, or, if it is
@@ -13,8 +13,12 @@
 //!
 //! If something more is lost meanwhile, all begins again, with the configuration that the store has by then. Which machine makes it is
 //! only a matter of speed: the store decides.
+//!
+//! Machines and replicas are added in the same way, by the manager ([`Reconfiguration::extend`]), but not while another machine is
+//! suspected.
 
 mod encoding;
+mod extension;
 mod leader;
 mod loss;
 #[cfg(test)]
@@ -27,6 +31,7 @@ use super::configuration::{Configuration, Member, Process, Version};
 use crate::ids::MachineId;
 use crate::marks;
 pub use encoding::NotAMessage;
+pub use extension::Extension;
 use leader::Leading;
 pub use loss::Halted;
 
@@ -135,6 +140,8 @@ pub struct Reconfiguration {
     told: BTreeSet<(MachineId, Process)>,
     /// The work of this machine, if it makes the next configuration.
     leading: Option<Leading>,
+    /// What it adds in the next configuration, if no machine is suspected.
+    extension: Option<Extension>,
     /// Number of machines before this one that have had their time to make the next configuration.
     passed_over: usize,
     /// Whether this machine was evicted.
@@ -162,6 +169,7 @@ impl Reconfiguration {
             gone: BTreeSet::new(),
             told: BTreeSet::new(),
             leading: None,
+            extension: None,
             passed_over: 0,
             ended: false,
         }
@@ -207,6 +215,15 @@ impl Reconfiguration {
     pub fn left(&mut self, process: Process, out: &mut Vec<Action>) {
         if process.machine != self.me.machine && self.gone.insert(process) && !self.ended {
             self.lead_on(out);
+        }
+    }
+
+    /// Begins to add machines or replicas, as the manager. They are forgotten if another configuration comes first.
+    pub fn extend(&mut self, extension: Extension, out: &mut Vec<Action>) {
+        let manages = self.current.manager == self.me.machine;
+        if manages && !self.ended && !self.is_changing() {
+            self.extension = Some(extension);
+            self.lead(out);
         }
     }
 
@@ -326,6 +343,7 @@ impl Reconfiguration {
             marks::mark("membership: a configuration is replaced before it is in effect");
         }
         self.passed_over = 0;
+        self.extension = None;
         self.silent.clear();
         self.told.clear();
         self.next = Some(Next {

@@ -34,6 +34,7 @@ fn whatever_is_lost_and_whenever_the_others_agree_and_no_region_has_two_primarie
         "membership: a region waits for its last copy",
         "membership: another change came first",
         "membership: another machine has made the configuration",
+        "membership: machines or replicas are added",
         "membership: the cluster halts",
     ] {
         assert!(reached.contains_key(mark), "{mark}: not reached");

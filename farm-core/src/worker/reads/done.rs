@@ -9,7 +9,7 @@ use crate::mem::Memory;
 use crate::object::{Incarnation, Misread, all_consistent, misread};
 use crate::region::table::Access;
 use crate::time::Nanos;
-use crate::worker::request::{HEADER_ONLY, ReadError, ReadRequest, ReadResult};
+use crate::worker::request::{ReadError, ReadRequest, ReadResult, UNCHECKED};
 use crate::worker::token::Completed;
 use crate::worker::{Cont, Worker};
 
@@ -125,7 +125,7 @@ impl Worker {
         let read = self.reads.of(&slot);
         let (request, cont) = (read.request, read.cont);
         match status {
-            Status::Ok if request.lines() == HEADER_ONLY => self.succeed(slot, cont),
+            Status::Ok if request.lines() == UNCHECKED => self.succeed(slot, cont),
             Status::Ok if took <= WRAP_BOUND || took <= wrap_bound(request.lines()) => {
                 let words = &self.endpoint.arena().words(&slot)[..request.bytes() / 8];
                 if !all_consistent(words, request.stride() as usize / 8, request.class()) {
@@ -261,7 +261,7 @@ pub(super) fn wrap_bound(lines: u16) -> u64 {
 fn copy(memory: &Memory, request: &ReadRequest, out: &mut [u64]) -> Status {
     let out = &mut out[..request.bytes() / 8];
     let at = request.address.offset() as usize;
-    if request.lines() == HEADER_ONLY {
+    if request.lines() == UNCHECKED {
         memory.read_words(at, out);
         return Status::Ok;
     }

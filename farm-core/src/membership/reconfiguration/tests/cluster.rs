@@ -1,5 +1,7 @@
 //! A cluster of [`Reconfiguration`]s, with the processes, connections and store that they need, and its judges.
 
+mod joiners;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use rand::seq::{IteratorRandom, SliceRandom};
@@ -187,6 +189,9 @@ impl Cluster {
             if self.rng.random_ratio(1, 10) {
                 self.program();
             }
+            if self.rng.random_ratio(1, 10) {
+                self.rejoin();
+            }
             if self.rng.random_ratio(1, 100) {
                 self.nodes.values_mut().for_each(|node| node.paused = false);
             }
@@ -202,6 +207,8 @@ impl Cluster {
                 self.judge_primaries();
             }
             self.record_start();
+            self.add();
+            self.end_filling();
             let live: Vec<MachineId> = self.live().collect();
             for machine in live {
                 self.act(machine, Reconfiguration::on_timeout);
@@ -215,6 +222,11 @@ impl Cluster {
         Process { machine, boot }
     }
 
+    /// Returns whether the process lives that is a member of this configuration.
+    fn lives(&self, of: &Configuration, machine: MachineId) -> bool {
+        self.nodes[&machine].end.is_none() && of.has(self.process(machine))
+    }
+
     fn will_notice(&mut self, machine: MachineId, of: Process, notice: Notice) {
         let node = self.nodes.get_mut(&machine).unwrap();
         node.unnoticed.insert((of, notice));
@@ -222,83 +234,6 @@ impl Cluster {
 
     fn newest(&self) -> &Configuration {
         self.store.last().unwrap()
-    }
-
-    /// Starts the program of a machine without memory, lets it join or leave.
-    fn program(&mut self) {
-        let program = self.store[0].members.iter().find(|member| !member.stores);
-        let Some(machine) = program.map(|member| member.machine) else {
-            return;
-        };
-        match self.nodes[&machine].end {
-            None if self.nodes[&machine].joins => self.record_start(),
-            None => {
-                if self.nodes[&machine].acts() && self.rng.random_ratio(1, 4) {
-                    self.end(machine, End::Left);
-                }
-            }
-            Some(End::Halted) => {}
-            Some(_) if self.rng.random_ratio(1, 2) => self.start(machine),
-            Some(_) => {}
-        }
-    }
-
-    /// Starts another process of a machine, if it can connect to all machines that store regions.
-    fn start(&mut self, machine: MachineId) {
-        let newest = self.newest().clone();
-        let storing = newest.members.iter().filter(|member| member.stores);
-        let mut storing = storing.map(|member| member.machine);
-        let reached =
-            |one: &MachineId| self.nodes[one].end.is_none() && self.reaches(machine, *one);
-        if !storing.all(|one| reached(&one)) {
-            return;
-        }
-        let boot = (u64::from(machine.get()) << 40).max(self.nodes[&machine].boot) + 1;
-        let mut node = Node::new(Process { machine, boot }, newest);
-        node.joins = true;
-        self.nodes.insert(machine, node);
-        self.flying
-            .retain(|(from, to), _| *from != machine && *to != machine);
-    }
-
-    /// Records the start of a process that joins, if the manager can.
-    fn record_start(&mut self) {
-        let joining = self.nodes.iter().find(|(_, node)| node.joins);
-        let Some((machine, boot, knows)) =
-            joining.map(|one| (*one.0, one.1.boot, one.1.value.current().version.id))
-        else {
-            return;
-        };
-        let newest = self.newest();
-        let manager = newest.manager;
-        let node = &self.nodes[&manager];
-        let member = newest.member(machine).unwrap();
-        let has_left = node.value.gone.contains(&member.process());
-        if knows != newest.version.id {
-            // It starts again.
-            return self.end(machine, End::Absent);
-        }
-        let is_in_effect = node.value.current().version.id == newest.version.id;
-        if !node.acts() || !is_in_effect || node.value.is_changing() || member.runs() && !has_left {
-            return;
-        }
-        let mut next = newest.next(false);
-        let member = next.members.iter_mut().find(|one| one.machine == machine);
-        member.unwrap().boot = boot;
-        next.check().unwrap();
-        self.store.push(next.clone());
-        let node = self.nodes.get_mut(&machine).unwrap();
-        node.joins = false;
-        if node.end.is_none() {
-            // It looks at what it has become.
-            node.begun.push(Begun::Read);
-        }
-        if self.rng.random_ratio(1, 10) {
-            return self.end(manager, End::Killed);
-        }
-        self.act(manager, |value, out| {
-            value.on_minor_change(&next.into(), out)
-        });
     }
 
     fn live(&self) -> impl Iterator<Item = MachineId> + '_ {
@@ -359,7 +294,7 @@ impl Cluster {
             storing.map(|member| member.machine).collect()
         };
         let mut live = storing(newest);
-        live.retain(|machine| self.nodes[machine].end.is_none());
+        live.retain(|machine| self.lives(newest, *machine));
         let left = storing(&next).len();
         assert!(2 * left > live.len(), "{left} of {live:?} go on");
         self.store.push(next);
@@ -474,9 +409,8 @@ impl Cluster {
         let of = self.store.iter().find(|one| one.version.id == id).unwrap();
         let (of, process) = (of.clone(), self.process(me));
         let others = self.nodes.iter_mut().filter(|(_, node)| node.end.is_none());
-        let is_no_member = |machine: MachineId, boot: u64| {
-            of.member(machine).is_none() || of.expiring.contains(&Process { machine, boot })
-        };
+        let is_no_member =
+            |machine: MachineId, boot: u64| of.expiring.contains(&Process { machine, boot });
         for (_, other) in others.filter(|(machine, node)| is_no_member(**machine, node.boot)) {
             other.unnoticed.insert((process, Notice::Silent));
         }
@@ -515,8 +449,10 @@ impl Cluster {
             let full = region.replicas.iter().filter(is_full);
             let full: Vec<MachineId> = full.map(|one| one.machine).collect();
             assert_eq!(full, *machines, "{id}");
-            assert!(full.iter().all(|one| self.full[id].contains(one)));
-            let left = full.iter().find(|one| self.nodes[one].end.is_none());
+            let had_data =
+                |one: &MachineId| self.full[id].contains(one) || !newest.has(self.process(*one));
+            assert!(full.iter().all(had_data));
+            let left = full.iter().find(|one| self.lives(newest, **one));
             assert_eq!(left, None, "{id} is left");
         }
         // The cluster stops.
@@ -545,8 +481,11 @@ impl Cluster {
             );
         }
         for region in &next.regions {
+            let primary = region.primary();
+            // Another process of the machine has other memory.
+            let is_followed = !next.has(self.process(primary));
             assert!(
-                self.full[&region.region].contains(&region.primary()),
+                self.full[&region.region].contains(&primary) || is_followed,
                 "the primary of {} does not have its data",
                 region.region
             );
@@ -579,9 +518,12 @@ impl Cluster {
         let members: BTreeSet<MachineId> = ids.filter(|machine| !has_left(machine)).collect();
         assert!(newest.members.iter().any(|member| member.stores) || live.is_empty());
         if self.cut.is_empty() {
-            // Without cut connections all that live are members, and agree, unless none of them stores regions.
-            let storing =
-                |machine: &MachineId| newest.member(*machine).is_some_and(|one| one.stores);
+            // Without cut connections all that live are members, and agree, unless none of them stores regions and knows that it is
+            // a member.
+            let storing = |machine: &MachineId| {
+                let knows = self.nodes[machine].value.known();
+                newest.stores(*machine) && knows.has(self.process(*machine))
+            };
             if live.iter().any(storing) {
                 assert_eq!(live, members, "at the end of {}", newest.version);
             }

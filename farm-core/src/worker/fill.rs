@@ -1,0 +1,322 @@
+//! Filling of new replicas (`FaRM'15 §5.4`): this machine reads a region from its primary, in pieces and at a bounded rate, while
+//! commits reach the replica as they reach every other one.
+//!
+//! 1. When all machines have recovered in a configuration, the workers of a machine take its replicas that are not full, one after
+//!    another.
+//! 2. A worker reads the block table of the primary's region, then the objects, block by block, with lock-free reads. What it finds is
+//!    installed where it is newer.
+//! 3. It reports to the manager that the replica is full, until that is recorded.
+//!
+//! Whatever is committed before the configuration is at the primary, and all that is committed in it reaches the replica: so the replica
+//! then has everything. Nothing here depends on the machine that is the primary: if another one follows it, reads go there.
+
+use std::time::Duration;
+
+use super::regions::{DONE, NOT_YET, REPLY_BYTES};
+use super::request::{ReadError, ReadRequest, ReadResult};
+use super::{Cont, Worker};
+use crate::alloc::{Block, BlockTable, Taken};
+use crate::ids::{Address, RegionId, WorkerRef};
+use crate::marks;
+use crate::mem::WORD_BYTES;
+use crate::membership::configuration::{Configuration, Replica, ReplicaState};
+use crate::membership::manager::Recorded;
+use crate::messaging::{CallError, MessageId, ReplyCont, Request};
+use crate::object::Image;
+use crate::time::Nanos;
+
+/// To the manager: the sender's replica of a region is full. The reply is a code.
+const FILLED: MessageId = MessageId(MessageId::CORE + 11);
+/// Long message to the other workers of a machine: there are replicas to be filled.
+const FILL: u16 = 7;
+
+/// Bytes of one read, unless an object is larger.
+const PIECE_BYTES: usize = 8 << 10;
+/// Time until a piece is read again that could not be read, or not be installed.
+const PIECE_AGAIN: Duration = Duration::from_millis(1);
+/// Time between two reports to the manager.
+const REPORT_AGAIN: Duration = Duration::from_millis(5);
+/// Shorter waits are left out, until they add up.
+const LEAST_WAIT: u64 = 100_000;
+
+/// The replica that a worker fills.
+pub(super) struct Fill {
+    region: RegionId,
+    table: BlockTable,
+    /// The primary's block table, as far as it was read.
+    words: Vec<u64>,
+    /// The runs of blocks, once the table was read.
+    runs: Option<Vec<Block>>,
+    /// The run and the slot from which objects are read next.
+    next: (usize, u32),
+    /// Largest number of objects in the next read: fewer after one of them stayed locked.
+    most: u32,
+    /// Bytes that were read.
+    bytes: u64,
+    /// The rate allows no read before.
+    not_before: Nanos,
+}
+
+/// What a worker that fills a replica does next.
+enum Step {
+    Read(ReadRequest),
+    Report,
+}
+
+impl Fill {
+    fn new(region: RegionId, table: BlockTable, now: Nanos) -> Self {
+        Self {
+            region,
+            table,
+            words: Vec::new(),
+            runs: None,
+            next: (0, 0),
+            most: u32::MAX,
+            bytes: 0,
+            not_before: now,
+        }
+    }
+
+    /// Returns the next step.
+    fn step(&mut self) -> Step {
+        let Some(runs) = &self.runs else {
+            let at = self.words.len() * WORD_BYTES;
+            let left = self.table.geometry().table_bytes() - at;
+            let address = Address::new(self.region, at as u32);
+            return Step::Read(ReadRequest::raw(address, left.min(PIECE_BYTES)));
+        };
+        while let Some(run) = runs.get(self.next.0) {
+            let slot = self.next.1;
+            if slot < run.slots() {
+                let first = run.address_of(slot);
+                let class = run.head().class;
+                return Step::Read(ReadRequest::objects(first, class, self.count(run)));
+            }
+            self.next = (self.next.0 + 1, 0);
+        }
+        Step::Report
+    }
+
+    /// Returns the number of objects in the next read of a run.
+    fn count(&self, run: &Block) -> u32 {
+        let fit = (PIECE_BYTES / run.head().class.object_bytes()).max(1) as u32;
+        fit.min(self.most).min(run.slots() - self.next.1)
+    }
+
+    /// Takes what was read. Returns false if another worker of this machine changes one of the objects in the replica now.
+    ///
+    /// # Errors
+    /// What no primary of the region can have.
+    fn take(&mut self, words: &[u64]) -> Result<bool, String> {
+        let Some(runs) = &self.runs else {
+            let left = self.table.geometry().table_bytes() / WORD_BYTES - self.words.len();
+            let piece = &words[..left.min(PIECE_BYTES / WORD_BYTES)];
+            self.words.extend_from_slice(piece);
+            self.bytes += (piece.len() * WORD_BYTES) as u64;
+            if piece.len() == left {
+                let runs = self.table.take_heads(&self.words);
+                self.runs = Some(runs.map_err(|error| error.to_string())?);
+            }
+            return Ok(true);
+        };
+        let run = &runs[self.next.0];
+        let count = self.count(run);
+        let stride = run.head().class.object_bytes() / WORD_BYTES;
+        let mut payload = Vec::new();
+        let objects = words.chunks_exact(stride).take(count as usize);
+        for (slot, object) in (self.next.1..).zip(objects) {
+            let image = Image::check(object).map_err(|why| format!("a read returned {why:?}"))?;
+            if run.take(slot, &image, &mut payload) == Taken::Waits {
+                return Ok(false);
+            }
+        }
+        self.next.1 += count;
+        self.most = u32::MAX;
+        self.bytes += u64::from(count) * (stride * WORD_BYTES) as u64;
+        Ok(true)
+    }
+
+    /// Handles that an object of the last read stayed locked. Returns whether fewer objects are read next.
+    fn halve(&mut self) -> bool {
+        let run = self.runs.as_ref().and_then(|runs| runs.get(self.next.0));
+        let count = run.map_or(1, |run| self.count(run));
+        self.most = (count / 2).max(1);
+        count > 1
+    }
+}
+
+impl Worker {
+    pub(super) fn register_fill_handlers(&mut self) {
+        self.register(FILLED, Self::handle_filled);
+        self.register_long(FILL, |worker, from, _| {
+            match from.machine == worker.me.machine {
+                true => worker.fill_next(),
+                false => worker.distrust(
+                    from.machine,
+                    format!("{from} sent FILL to a worker of another machine"),
+                ),
+            }
+        });
+    }
+
+    /// Begins to fill the replicas of this machine that are not full, on the first worker. All machines have recovered in the
+    /// configuration.
+    pub(super) fn fill_replicas(&mut self, configuration: &Configuration) {
+        let me = self.me.machine;
+        let is_own = |one: &Replica| one.machine == me && one.state == ReplicaState::Filling;
+        let regions = configuration.regions.iter();
+        let own = regions.filter(|region| region.replicas.iter().any(is_own));
+        if !self.store.fill_later(own.map(|region| region.region)) {
+            return;
+        }
+        for worker in self.other_own_workers() {
+            self.send_long(worker, FILL, Vec::new());
+        }
+        self.fill_next();
+    }
+
+    /// Begins to fill the next replica, unless this worker fills one.
+    fn fill_next(&mut self) {
+        if self.fill.is_some() {
+            return;
+        }
+        let Some(region) = self.store.take_to_fill() else {
+            return;
+        };
+        match self.backup_table(region).cloned() {
+            Ok(table) => {
+                self.fill = Some(Box::new(Fill::new(region, table, self.now)));
+                self.fill_on(());
+            }
+            Err(error) => self.control.fail(format!(
+                "this machine has no memory for its copy of region {region}: {error}"
+            )),
+        }
+    }
+
+    fn fill_on(&mut self, (): ()) {
+        let Some(fill) = &mut self.fill else {
+            return;
+        };
+        match fill.step() {
+            Step::Report => self.report_filled(),
+            Step::Read(request) => {
+                let cont = Cont::new(|worker: &mut Self, _: u64, read| worker.on_piece(read), 0);
+                if let Err(ReadError::Busy) = self.read_lock_free(request, cont) {
+                    let again = Cont::new(|worker: &mut Self, _: u64, ()| worker.fill_on(()), 0);
+                    self.when_slot(request.bytes(), again);
+                }
+            }
+        }
+    }
+
+    fn fill_after(&mut self, wait: Duration) {
+        let again = Cont::new(|worker: &mut Self, _: u64, ()| worker.fill_on(()), 0);
+        match wait.is_zero() {
+            true => self.defer(again),
+            false => self.set_timer(wait, again),
+        }
+    }
+
+    fn on_piece(&mut self, read: ReadResult) {
+        let Some(mut fill) = self.fill.take() else {
+            return;
+        };
+        let before = fill.bytes;
+        let taken = match read {
+            Ok(slot) => {
+                let arena = self.endpoint.arena();
+                let taken = fill.take(arena.words(&slot));
+                arena.give(slot);
+                taken
+            }
+            Err(ReadError::StaysLocked(_)) => {
+                marks::mark("fill: an object stayed locked");
+                Ok(fill.halve())
+            }
+            // The region has no primary now.
+            Err(ReadError::PeerLost(_) | ReadError::NoRegion(_)) => Ok(false),
+            Err(error) => Err(error.to_string()),
+        };
+        let wait = match taken {
+            Ok(true) => self.pace(&mut fill.not_before, fill.bytes - before),
+            Ok(false) => {
+                marks::mark("fill: a piece is read again");
+                PIECE_AGAIN
+            }
+            Err(why) => {
+                let region = fill.region;
+                return self.control.fail(format!(
+                    "the copy of region {region} on this machine cannot be filled: {why}"
+                ));
+            }
+        };
+        self.fill = Some(fill);
+        self.fill_after(wait);
+    }
+
+    /// Returns how long to wait after a read, so that this worker has its share of the machine's rate.
+    fn pace(&self, not_before: &mut Nanos, bytes: u64) -> Duration {
+        let share = (self.fill_rate / self.own_workers().count() as u64).max(1);
+        let takes = bytes.saturating_mul(1_000_000_000) / share;
+        *not_before = Nanos(self.now.0.max(not_before.0) + takes);
+        match not_before.0 - self.now.0 {
+            wait @ LEAST_WAIT.. => Duration::from_nanos(wait),
+            _ => Duration::ZERO,
+        }
+    }
+
+    fn report_filled(&mut self) {
+        let Some(fill) = &self.fill else {
+            return;
+        };
+        let body = fill.region.to_bits().to_le_bytes();
+        let manager = WorkerRef::first_of(self.membership.manager());
+        let cont = ReplyCont::new(
+            |worker: &mut Self, _: u64, reply| worker.on_filled(reply),
+            0,
+        );
+        match self.call(manager, FILLED, &[&body], REPLY_BYTES, cont) {
+            Ok(()) => {}
+            Err(CallError::Busy) => {
+                let again = |worker: &mut Self, _: u64, ()| worker.report_filled();
+                self.when_room(Cont::new(again, 0));
+            }
+            Err(_) => self.fill_after(REPORT_AGAIN),
+        }
+    }
+
+    fn on_filled(&mut self, reply: Result<&[u8], CallError>) {
+        if reply != Ok(&[DONE]) {
+            return self.fill_after(REPORT_AGAIN);
+        }
+        marks::mark("fill: a replica is full");
+        if let Some(fill) = self.fill.take() {
+            let (region, bytes) = (fill.region, fill.bytes);
+            tracing::info!(%region, bytes, "this machine has a full copy of a region");
+        }
+        self.fill_next();
+    }
+
+    fn handle_filled(&mut self, request: Request, body: &[u8]) {
+        let from = request.from.machine;
+        let region = body.try_into().ok().map(u32::from_le_bytes);
+        let Some(region) = region.and_then(RegionId::from_bits) else {
+            let why = format!("{} sent a FILLED that is malformed", request.from);
+            return self.distrust(from, why);
+        };
+        let manager = self.recorder.manager.as_mut();
+        let code = match manager.map(|manager| manager.record_full(region, from)) {
+            Some(Recorded::Yes) => DONE,
+            // Another machine manages the configuration, or will.
+            None | Some(Recorded::NotYet) => NOT_YET,
+            Some(Recorded::No(why)) => {
+                // The sender was evicted, or has applied a later configuration.
+                tracing::debug!(%region, why, "a copy that is not in the configuration");
+                NOT_YET
+            }
+        };
+        self.reply(request, &[&[code]]);
+        self.manage();
+    }
+}
