@@ -7,10 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farm::farm_core::ids::Address;
+use farm::farm_core::membership::configuration::{Replica, ReplicaState};
+use farm::farm_core::membership::files::FileStore;
+use farm::farm_core::membership::store::ConfigStore;
 use farm::prelude::*;
 
 /// The variable that makes a test the program of one machine: its number, the number of the process, how many processes begin together,
-/// and the directory of the run.
+/// 0 for a process that runs nothing, and the directory of the run.
 const CHILD: &str = "FARM_TEST_LOSSES_CHILD";
 /// Number of machines with memory.
 const MACHINES: u16 = 3;
@@ -155,6 +158,11 @@ fn a_machine() {
         .init();
     let cluster = Cluster::join(dir.path("farm.toml"), MachineId::new(machine).unwrap());
     let cluster = cluster.start().unwrap();
+    if begin == 0 {
+        // It is killed.
+        wait_for("the end", || dir.read("end"));
+        return;
+    }
     let created = cluster.block_on(async |farm| {
         let mut created = Vec::new();
         for index in 0..LOOPS + ACCOUNTS {
@@ -232,6 +240,8 @@ fn numbers(path: &Path) -> Vec<u64> {
 }
 
 struct Machines {
+    /// Name of the cluster.
+    cluster: String,
     dir: Dir,
     /// The processes, by their numbers less one; `None` for those that were killed.
     children: Vec<Option<Child>>,
@@ -276,7 +286,12 @@ impl Machines {
         let dir = Dir(dir);
         let children = (1..=machines).map(|id| Some(child(&dir.0, id, [id, machines])));
         let children = children.collect();
-        Self { dir, children }
+        let cluster = name;
+        Self {
+            cluster,
+            dir,
+            children,
+        }
     }
 
     /// Starts a machine again, by another process. Returns the number of the process.
@@ -321,6 +336,20 @@ impl Machines {
         let before = self.all_reported();
         wait_for("transfers", || {
             (self.all_reported() >= before + count).then_some(())
+        });
+    }
+
+    /// Waits until all machines with memory are members, and all regions have this number of full copies.
+    fn wait_until_full(&self, replicas: usize) {
+        let mut store = FileStore::at(&self.dir.path("store"), &self.cluster);
+        wait_for("full copies", || {
+            let newest = store.read().unwrap()?;
+            let storing = newest.running().filter(|member| member.stores).count();
+            let is_full = |one: &Replica| one.state == ReplicaState::Full;
+            let all_full = newest.regions.iter().all(|region| {
+                region.replicas.len() == replicas && region.replicas.iter().all(is_full)
+            });
+            (storing == usize::from(MACHINES) && all_full).then_some(())
         });
     }
 
@@ -438,5 +467,51 @@ fn programs_without_memory_are_killed_and_come_back() {
     machines.kill(third);
     let fourth = machines.start_again(PROGRAM);
     machines.wait_for_first(fourth);
+    machines.judge();
+}
+
+/// Each machine in turn is killed and comes back. When it has full copies again, the next one is killed: of the processes that began, none
+/// is left in the end.
+#[test]
+fn machines_with_memory_come_back() {
+    for replicas in [2, 3] {
+        let mut machines = Machines::start(&format!("returns-{replicas}"), replicas);
+        machines.wait_for_transfers(200);
+        let mut last = [1, 2, 3];
+        for round in 0..2 {
+            for machine in 1..=MACHINES {
+                let at = usize::from(machine) - 1;
+                machines.kill(last[at]);
+                if round == 1 {
+                    machines.wait_for_transfers(200);
+                }
+                last[at] = machines.start_again(machine);
+                machines.wait_for_first(last[at]);
+                machines.wait_until_full(replicas);
+            }
+        }
+        machines.wait_for_transfers(200);
+        machines.judge();
+    }
+}
+
+/// The machine that comes back is killed again at many moments: while it connects, joins and is filled.
+#[test]
+fn a_machine_that_comes_back_is_killed_again() {
+    let mut machines = Machines::start("again", 3);
+    machines.wait_for_transfers(200);
+    machines.kill(2);
+    for number in 0..20 {
+        let mut idle = child(&machines.dir.0, 2, [1000 + number, 0]);
+        std::thread::sleep(Duration::from_millis(5 * u64::from(number)));
+        idle.kill().unwrap();
+        idle.wait().unwrap();
+    }
+    machines.wait_for_transfers(200);
+    let last = machines.start_again(2);
+    machines.wait_for_first(last);
+    machines.wait_until_full(3);
+    machines.kill(1);
+    machines.wait_for_transfers(200);
     machines.judge();
 }

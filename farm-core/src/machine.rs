@@ -46,7 +46,7 @@ use manager::{
 use meet::{Met, meet};
 use pages::Pages;
 use parts::{arena, make_store, reads_in_flight, ring_format, spare};
-use run::{LastWorker, StopOnPanic, core_of, idle_policy, may_have_locks, pin, run};
+use run::{LastWorker, StopOnPanic, core_of, idle_policy, is_missed, pin, run};
 pub use sizing::Sizing;
 use spare::Spare;
 
@@ -257,7 +257,7 @@ impl Machine {
 
     /// Reports a failure to the other machines.
     fn report(&self, why: &str) {
-        if may_have_locks(&self.store) {
+        if is_missed(&self.store) {
             self.fabric.fail(why);
         }
     }

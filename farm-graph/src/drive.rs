@@ -10,7 +10,7 @@ use farm_txn::{ObjectId, Tx, TxError, TxHandle, api, retry};
 use crate::bytes::pointer_bytes;
 use crate::complete::{Incomplete, complete};
 use crate::edit::Missing;
-use crate::ids::key as id_key;
+use crate::ids::{key as id_key, on_taken};
 use crate::op::{NewNode, Op, Outcome};
 use crate::pending::{AnyCont, Buffers, Pending};
 use crate::refuse::refuse;
@@ -192,6 +192,7 @@ fn mapped(worker: &mut Worker, key: usize, result: Result<Changed, TxError>) {
                 Ok(Outcome::Added(new)) => new.id,
                 _ => 0,
             };
+            on_taken(worker, id);
             take_back(worker, key, GraphError::IdTaken(id));
         }
         Err(error) => take_back(worker, key, error.into()),

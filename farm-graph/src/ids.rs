@@ -2,12 +2,14 @@
 //!
 //! An id that the store gives contains the number of the worker that gave it, so that workers need not agree on ids:
 //! 1 (1 bit), the number of the machine (16 bits), of the worker (8 bits), and a count (39 bits). So applications can
-//! choose ids below 2^63.
+//! choose ids below 2^63. Each process of a machine counts from a place of its own, because it does not know how far the earlier ones
+//! have counted.
 
 use farm_core::ids::{Address, WorkerRef};
 use farm_core::object::{FatPointer, Incarnation};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::{GetCont, Key, KvError};
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::GraphError;
 use crate::bytes::pointer;
@@ -31,10 +33,24 @@ pub(crate) fn key(id: u64) -> Key {
     key
 }
 
-/// Returns the id number `count` of a worker.
+/// Returns the id with a count of a worker, modulo the greatest one.
 fn id_of(worker: WorkerRef, count: u64) -> u64 {
     let (machine, worker) = (worker.machine.get(), worker.worker.get());
+    let count = count & ((1 << COUNT_BITS) - 1);
     GIVEN | (u64::from(machine) << 8 | u64::from(worker)) << COUNT_BITS | count
+}
+
+/// Handles that a node has an id that was to be given to another one. If it was one that the store gives, the worker goes on counting
+/// from another place: an earlier process of its machine has counted here.
+pub(crate) fn on_taken(worker: &mut Worker, id: u64) {
+    if id & GIVEN != 0 {
+        graph(worker).ids_given = xxh3_64(&id.to_le_bytes());
+    }
+}
+
+/// Returns the place from which a worker of this process counts.
+pub(crate) fn first_count(worker: &Worker) -> u64 {
+    xxh3_64(&worker.boot().to_le_bytes())
 }
 
 /// The place and the id of a new node.
@@ -78,7 +94,7 @@ fn add_op<'a>(
         return Err(GraphError::Id(id));
     }
     let id = place.id.unwrap_or_else(|| {
-        state.ids_given += 1;
+        state.ids_given = state.ids_given.wrapping_add(1);
         id_of(me, state.ids_given)
     });
     let near = FatPointer::new(place.near.unwrap_or(Address::NULL), Incarnation(0));

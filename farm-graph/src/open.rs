@@ -9,6 +9,7 @@ use slab::Slab;
 
 use crate::GraphError;
 use crate::config::{MAX_CACHED_HEADS, PAGE_BYTES};
+use crate::ids::first_count;
 use crate::ship;
 use crate::state::{Graph, GraphSpec, ID_VALUE_BYTES};
 
@@ -89,7 +90,8 @@ fn opened(worker: &mut Worker, key: usize, ids: Result<TableId, KvError>) {
         .map_err(GraphError::from)
         .and_then(|ids| match worker.layer::<Graph>() {
             None => {
-                worker.put_layer(Box::new(Graph::new(spec, ids)));
+                let first = first_count(worker);
+                worker.put_layer(Box::new(Graph::new(spec, ids, first)));
                 Ok(())
             }
             Some(open) if open.spec == spec => Ok(()),

@@ -80,12 +80,12 @@ pub(crate) struct Graph {
     /// Messages and results. Reused.
     pub(crate) bodies: Vec<Vec<u8>>,
     pub(crate) replies: Vec<Reply>,
-    /// Number of nodes to which this worker has given an id.
+    /// The count in the id that this worker has given last.
     pub(crate) ids_given: u64,
 }
 
 impl Graph {
-    pub(crate) fn new(spec: GraphSpec, ids: TableId) -> Self {
+    pub(crate) fn new(spec: GraphSpec, ids: TableId, ids_given: u64) -> Self {
         Self {
             schema: Arc::new(spec.schema.clone()),
             limits: Limits {
@@ -112,7 +112,7 @@ impl Graph {
             buffers: Vec::new(),
             bodies: Vec::new(),
             replies: Vec::new(),
-            ids_given: 0,
+            ids_given,
             spec,
         }
     }

@@ -6,6 +6,7 @@
 
 use farm_core::ids::{Address, MachineId, RegionId, WorkerId, WorkerRef};
 use farm_core::limits::VIRTUAL_RINGS;
+use farm_core::membership::configuration::Configuration;
 use farm_core::region::placement::Placement;
 use farm_core::worker::Worker;
 use xxhash_rust::xxh3::xxh3_64;
@@ -35,6 +36,15 @@ pub(crate) fn look_up_again(worker: &mut Worker, table: u16, shard: u32) -> Work
         open.shards[shard as usize].owner = owner;
     }
     owner
+}
+
+/// Looks up the owners of all shards of all open tables, because a worker applies another configuration. Afterwards none of them is a
+/// machine that was lost: another process of it may be connected before it has joined, and knows no table.
+pub(crate) fn apply(worker: &mut Worker, _: &Configuration) {
+    let tables: Vec<u16> = kv(worker).tables.all().map(|one| one.spec.id).collect();
+    for table in tables {
+        look_up_all(worker, table);
+    }
 }
 
 /// Looks up the owners of all shards of an open table again.

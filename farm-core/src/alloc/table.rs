@@ -108,6 +108,15 @@ impl BlockTable {
         Ok(table)
     }
 
+    /// Opens a table of this process that others may be changing. Only its header is checked: a run is not whole while its states are
+    /// being written.
+    ///
+    /// # Errors
+    /// [`TableError`] if the header is damaged.
+    pub fn open_in_use(memory: Memory, region: RegionId) -> Result<BlockTable, TableError> {
+        Self::open_header(memory, region)
+    }
+
     /// Opens the table as [`open`](Self::open) does, in the memory of a machine that may have died while it allocated
     /// or freed a run. Also frees further blocks whose head is a free block.
     ///

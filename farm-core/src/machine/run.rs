@@ -34,16 +34,16 @@ pub(super) struct LastWorker {
     pub(super) store: Arc<Store>,
 }
 
-/// Returns whether objects may be locked by this machine, so that the others cannot continue if it fails. A machine that has not joined
-/// them has no operation, and leaves in order whatever happens.
-pub(super) fn may_have_locks(store: &Store) -> bool {
-    store.map().is_complete()
+/// Returns whether the others cannot continue as if this machine had left in order when it fails: objects may be locked by it, or it
+/// stores memory, and they may have a configuration that has it. A machine without memory that has not joined them has no operation.
+pub(super) fn is_missed(store: &Store) -> bool {
+    store.is_used() || store.map().is_complete()
 }
 
 impl Drop for LastWorker {
     fn drop(&mut self) {
         if let (Some(reporter), Some(why)) = (&self.reporter, self.control.failure())
-            && may_have_locks(&self.store)
+            && is_missed(&self.store)
         {
             reporter.fail(&why);
         }

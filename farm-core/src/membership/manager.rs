@@ -154,9 +154,9 @@ impl Manager {
         }
     }
 
-    /// Returns whether all machines have recovered in the newest configuration.
+    /// Returns whether all machines have recovered in the newest configuration, and no other one is being applied.
     pub(crate) fn has_recovered(&self) -> bool {
-        self.configuration.recovered == self.configuration.version.id
+        self.configuration.recovered == self.configuration.version.id && !self.is_behind
     }
 
     /// Handles that a replica has the whole region. The caller repeats it until the answer is final; a failure to store it is not.

@@ -158,6 +158,10 @@ impl Store {
     /// Has the memory made for a copy of another machine's region.
     pub(crate) fn prepare_backup(&self, region: RegionId) -> Prepared {
         match &self.backups {
+            // A request that came late, of a machine that was lost.
+            _ if self.region(region).is_some() => {
+                Prepared::No("this machine is its primary".into())
+            }
             Some(backups) => backups.prepare(region, &self.config),
             None => Prepared::No("this machine keeps no copies".into()),
         }
@@ -294,6 +298,9 @@ impl Store {
 
     /// Makes this machine's copy of a region the region itself. Returns whether the machine has the region now.
     pub(crate) fn promote(&self, id: RegionId) -> bool {
+        if self.region(id).is_some() {
+            return true;
+        }
         let copy = self.backups.as_ref().and_then(|copies| copies.take(id));
         if let Some(copy) = copy {
             lock(&self.promoted).insert(id, copy);
@@ -410,6 +417,11 @@ struct NewRegions<M> {
 
 impl<M: RegionMemory> RegionSource for NewRegions<M> {
     fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError> {
+        if !self.map.is_complete() {
+            // A region that exists could be made once more.
+            let why = "this machine has not joined the others yet";
+            return Err(AllocError::NoRegion(why.into()));
+        }
         let (place, rng) = (&self.placement, &mut self.rng);
         let is_known = |id| self.map.contains(id);
         let id = choose_region_id(place, self.local, near, is_known, rng).ok_or_else(|| {

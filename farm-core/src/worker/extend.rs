@@ -227,7 +227,6 @@ impl Worker {
     /// Gives up an attempt that has not changed the configuration.
     fn end_attempt(&mut self, number: u64, (): ()) {
         if self.extending.attempt(number).is_some() {
-            marks::mark("extend: an attempt is given up");
             self.extending.attempt = None;
             self.extending.considered = 0;
             self.extend_configuration();

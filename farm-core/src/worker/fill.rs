@@ -230,10 +230,7 @@ impl Worker {
                 arena.give(slot);
                 taken
             }
-            Err(ReadError::StaysLocked(_)) => {
-                marks::mark("fill: an object stayed locked");
-                Ok(fill.halve())
-            }
+            Err(ReadError::StaysLocked(_)) => Ok(fill.halve()),
             // The region has no primary now.
             Err(ReadError::PeerLost(_) | ReadError::NoRegion(_)) => Ok(false),
             Err(error) => Err(error.to_string()),

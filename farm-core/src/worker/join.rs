@@ -162,7 +162,16 @@ impl Worker {
         }
     }
 
+    /// Returns whether this machine was told of a configuration of which it is a member, so that it need not ask any more.
+    fn was_told_of_its_configuration(&self) -> bool {
+        let is_member = self.store.is_used() && self.membership.stores(self.me.machine);
+        is_member || self.store.map().is_complete()
+    }
+
     fn ask_to_join(&mut self, boot: u64, (): ()) {
+        if self.was_told_of_its_configuration() {
+            return;
+        }
         let manager = self.membership.manager();
         let cont = ReplyCont::new(Self::on_join_reply, boot);
         let knows = self.newest_known();
@@ -188,9 +197,10 @@ impl Worker {
     }
 
     fn on_join_reply(&mut self, boot: u64, reply: Result<&[u8], CallError>) {
+        if self.was_told_of_its_configuration() {
+            return;
+        }
         match reply {
-            // It may have become a member since.
-            Ok(_) if self.store.map().is_complete() => {}
             Ok([NOT_YET]) => {
                 self.set_timer(ASK_AGAIN, Cont::new(Self::ask_to_join, boot));
             }

@@ -5,6 +5,7 @@
 //! [`Membership`](crate::membership::Membership) decides what the end means for the cluster. A machine that is started again gets new
 //! rings and logs.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Worker;
@@ -31,8 +32,16 @@ impl Linking {
 
     /// Connects a worker. The worker that is connected last [announces](Worker::announce_linked) it to the machine. Logs a warning if the
     /// machine has ended again.
-    pub fn link(&self, worker: &mut Worker) {
+    ///
+    /// If the configuration that the worker has applied has an earlier process of the machine, which stores memory, the worker is connected
+    /// when it has applied the next one: until then it may have reserved room in the logs of that process.
+    pub fn link(self: &Arc<Self>, worker: &mut Worker) {
         let machine = self.peer.machine;
+        if worker.survives() && worker.membership.stores(machine) {
+            marks::mark("worker: waits with a connection for the next configuration");
+            worker.unlinked.push(Arc::clone(self));
+            return;
+        }
         match worker.link(&self.peer) {
             Ok(()) if self.unlinked.fetch_sub(1, Ordering::AcqRel) == 1 => {
                 worker.announce_linked(machine);
@@ -46,6 +55,13 @@ impl Linking {
 }
 
 impl Worker {
+    /// Connects this worker to the machines that are no members of the configuration that it has applied.
+    pub(super) fn link_unlinked(&mut self) {
+        for linking in std::mem::take(&mut self.unlinked) {
+            linking.link(self);
+        }
+    }
+
     /// Connects this worker to the workers of a machine that has connected to this machine. If this worker has not noticed yet
     /// that an earlier connection to the machine has ended, it notices it first.
     ///

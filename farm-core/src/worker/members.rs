@@ -184,7 +184,12 @@ impl Worker {
             });
         }
         if let Some(driver) = &mut self.members.driver {
-            tracing::warn!(%machine, "a machine is lost (it failed, was killed, or its connection broke)");
+            match driver.value.current().has(process) {
+                true => {
+                    tracing::warn!(%machine, "a machine is lost (it failed, was killed, or its connection broke)")
+                }
+                false => tracing::info!(%machine, "a machine that was joining is gone"),
+            }
             driver.may_live.insert(process);
             self.drive(|value, out| value.suspect(process, out));
         }
@@ -444,6 +449,7 @@ impl Worker {
             (self.members.hooks[hook].apply)(self, &configuration);
         }
         self.freeze_logs();
+        self.link_unlinked();
         marks::mark("membership: a worker has applied a configuration");
         match self.me.worker == WorkerId::FIRST {
             true => self.on_applied_by_one(id),

@@ -167,7 +167,8 @@ impl Worker {
                 .store
                 .backups()
                 .and_then(|copies| copies.memory(region));
-            let table = copies.and_then(|memory| BlockTable::open(memory, region).ok());
+            // Other workers may be changing it.
+            let table = copies.and_then(|memory| BlockTable::open_in_use(memory, region).ok());
             self.backups.insert(region, table.ok_or_else(nowhere)?);
         }
         Ok(&self.backups[&region])

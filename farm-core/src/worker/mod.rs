@@ -140,6 +140,8 @@ pub struct Worker {
     recorder: regions::RegionRecorder,
     members: members::Members,
     newcomers: join::Newcomers,
+    /// Machines to which this worker is to be connected when it has applied another configuration.
+    unlinked: Vec<Arc<Linking>>,
     extending: extend::Extending,
     fill: Option<Box<fill::Fill>>,
     /// Bytes that the workers of this machine read in a second while they fill replicas.
@@ -200,6 +202,7 @@ impl Worker {
             region_waits: memory::RegionWaits::default(),
             backups: BTreeMap::new(),
             newcomers: join::Newcomers::default(),
+            unlinked: Vec::new(),
             extending: extend::Extending::default(),
             fill: None,
             fill_rate,
@@ -226,6 +229,11 @@ impl Worker {
     /// Returns the name of this worker.
     pub fn me(&self) -> WorkerRef {
         self.me
+    }
+
+    /// Returns the number of this start of the machine, which no other start of it has.
+    pub fn boot(&self) -> u64 {
+        self.messaging.boot_of(self.me.machine)
     }
 
     /// Returns the time at which the current turn began.

@@ -135,6 +135,7 @@ impl Cluster {
             seats,
             machines,
             links: RefCell::default(),
+            connected: RefCell::default(),
             depth: AtomicU32::new(0),
             limits: *limits,
             changes,

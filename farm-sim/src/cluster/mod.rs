@@ -137,6 +137,8 @@ struct Parts {
     machines: Vec<Machine>,
     /// Workers that are not connected yet to a machine that was started again.
     links: RefCell<Vec<PendingLink>>,
+    /// Machines that are connected, and wait until the configuration does not have their earlier processes.
+    connected: RefCell<BTreeMap<usize, restart::Begun>>,
     /// Number of interruptions that are nested now: each may run turns inside of the interrupted turn.
     depth: AtomicU32,
     limits: ClusterLimits,

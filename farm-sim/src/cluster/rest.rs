@@ -102,7 +102,10 @@ impl Cluster {
         };
         let id = newest.version.id;
         let is_behind = |worker: &mut Worker| worker.membership().configuration() != id;
+        let joins =
+            |machine: &Machine| machine.is_running() && !machine.store().map().is_complete();
         self.parts.machines.iter().any(is_member)
+            || self.parts.machines.iter().any(joins)
             || newest.regions.iter().any(lacks)
             || self.running().any(|worker| self.inspect(worker, is_behind))
     }

@@ -19,48 +19,103 @@ use super::{Cluster, Machine, Parts, PendingLink, Process, lock};
 /// Maximum number of doublings of the nanosecond within which a worker is connected.
 const LINK_DOUBLINGS: u64 = 20;
 
+/// Machines that are connected to those that run, and do not run yet.
+pub(super) struct Begun {
+    /// Their indices.
+    places: Vec<usize>,
+    /// The machines that ran, with the numbers of their starts.
+    running: Vec<(MachineId, u64)>,
+    segments: Vec<Exported>,
+}
+
 impl Cluster {
     /// Starts all machines without memory of their own again that do not run, together. Each connects to the others of them, and to
     /// the machines that run. `attach` attaches the layers to each worker. The machines [join](Worker::join) those that run in the steps
     /// that follow. Returns false, and does nothing, if a member that stores regions does not run: they cannot connect to it.
     pub fn restart(&self, attach: impl Fn(&mut Worker)) -> bool {
+        let begun = self.begin(|machine| !machine.store().is_used());
+        let can_begin = begun.is_some();
+        if let Some(begun) = begun {
+            self.run(&begun, attach);
+        }
+        can_begin
+    }
+
+    /// As [`Cluster::restart`], for one machine that stores regions, and was killed. While the configuration has its earlier process, the
+    /// machine connects to the others, and the result is false.
+    pub fn rejoin(&self, machine: usize, attach: impl Fn(&mut Worker)) -> bool {
+        let id = self.parts.machines[machine].id;
+        let is_usable = |begun: &Begun| begun.running == self.starts();
+        let connected = self.parts.connected.borrow_mut().remove(&machine);
+        if connected.as_ref().is_some_and(|begun| !is_usable(begun)) {
+            // The others have changed. It ends, and begins anew.
+            self.parts.fabric.kill(id);
+        }
+        let begun = connected.filter(is_usable);
+        let Some(begun) = begun.or_else(|| self.begin(|machine| machine.id == id)) else {
+            return false;
+        };
+        if self.parts.changes.newest().member(id).is_some() {
+            self.parts.connected.borrow_mut().insert(machine, begun);
+            return false;
+        }
+        self.run(&begun, attach);
+        true
+    }
+
+    /// Returns the machines that run, with the numbers of their starts.
+    fn starts(&self) -> Vec<(MachineId, u64)> {
+        let running = self.parts.machines.iter();
+        let running = running.filter(|machine| machine.is_running());
+        let start = |machine: &Machine| (machine.id, self.parts.fabric.boot(machine.id));
+        running.map(start).collect()
+    }
+
+    /// Has machines that do not run connect to those that do. Returns `None`, and does nothing, if another member that stores regions does
+    /// not run.
+    fn begin(&self, which: impl Fn(&Machine) -> bool) -> Option<Begun> {
         let parts = &self.parts;
         parts.leave_stopped();
         let newest = parts.changes.newest();
         let all = parts.machines.iter().enumerate();
-        let (running, gone): (Vec<_>, Vec<_>) = all.partition(|(_, machine)| machine.is_running());
-        let stores = |machine: MachineId| {
-            let member = newest.member(machine);
-            member.is_some_and(|member| member.stores)
-        };
-        if gone.iter().any(|(_, machine)| stores(machine.id)) {
-            return false;
+        let gone = all.filter(|(_, machine)| !machine.is_running());
+        let (gone, away): (Vec<_>, Vec<_>) = gone.partition(|one| which(one.1));
+        if away.iter().any(|(_, machine)| newest.stores(machine.id)) {
+            return None;
         }
-        let gone: Vec<_> = gone
-            .into_iter()
-            .filter(|(_, machine)| !machine.store().is_used())
-            .collect();
-        let id = |(_, machine): &(usize, &Machine)| machine.id;
-        let running: Vec<MachineId> = running.iter().map(id).collect();
-        let starting: Vec<MachineId> = gone.iter().map(id).collect();
-        for (_, machine) in &gone {
-            parts.fabric.restart(machine.id);
+        let starting: Vec<MachineId> = gone.iter().map(|one| one.1.id).collect();
+        let running = self.starts();
+        for machine in &starting {
+            parts.fabric.restart(*machine);
             // The items of a worker keep their order.
-            parts.submit_links(|link| link.to == machine.id);
+            parts.submit_links(|link| link.to == *machine);
         }
-        let segments = self.segments(&starting, &running);
-        for (place, machine) in &gone {
-            self.start_process(*place, &segments, &attach);
-            for other in &running {
-                self.connect(*other, machine.id, &segments);
+        let others: Vec<MachineId> = running.iter().map(|one| one.0).collect();
+        let segments = self.segments(&starting, &others);
+        for machine in &starting {
+            for other in &others {
+                self.connect(*other, *machine, &segments);
             }
         }
-        for (place, machine) in &gone {
-            let boot = parts.fabric.boot(machine.id);
-            let first = place * parts.limits.workers;
-            self.on(first, |worker| worker.join(boot, running.iter().copied()));
+        Some(Begun {
+            places: gone.into_iter().map(|one| one.0).collect(),
+            running,
+            segments,
+        })
+    }
+
+    /// Runs machines that are connected to the others.
+    fn run(&self, begun: &Begun, attach: impl Fn(&mut Worker)) {
+        let parts = &self.parts;
+        for place in &begun.places {
+            self.start_process(*place, &begun.segments, &attach);
         }
-        true
+        for place in &begun.places {
+            let boot = parts.fabric.boot(parts.machines[*place].id);
+            let running = begun.running.iter().map(|one| one.0);
+            let first = place * parts.limits.workers;
+            self.on(first, |worker| worker.join(boot, running));
+        }
     }
 
     /// Exports what machines that start need for themselves, for each other and for those that run, and what those need for them.

@@ -65,7 +65,8 @@ impl Parts {
             let process = machine.process.borrow();
             if process.control.is_stopping() && !machine.gone.swap(true, Ordering::Relaxed) {
                 let fails = process.control.failure().is_some();
-                match fails && !process.store.is_used() {
+                let is_joined = process.store.map().is_complete();
+                match fails && !(process.store.is_used() && is_joined) {
                     // The others would continue after it has left.
                     true => self.fabric.kill(machine.id),
                     false => self.fabric.leave(machine.id),

@@ -1,4 +1,5 @@
-//! Machines without memory that leave in order while the others run, or are killed, and come back, several times.
+//! Machines without memory that leave in order while the others run, or are killed, and come back, several times; and machines with
+//! memory that are killed, and come back.
 
 use std::collections::VecDeque;
 
@@ -12,6 +13,9 @@ use crate::cluster::{Cluster, ClusterLimits};
 
 /// XORed into the seed, so that the random numbers differ from those of the plan and of the fabric.
 const ABSENCES: u64 = 0x6177_6179;
+
+/// As [`ABSENCES`].
+const RETURNS: u64 = 0x7265_7475;
 
 /// Maximum number of times that a machine leaves or comes back.
 const MOST_MOMENTS: usize = 6;
@@ -43,7 +47,34 @@ impl Absences {
     }
 }
 
-/// What a machine without memory does.
+/// The return of a machine with memory that was killed.
+#[derive(Clone, Copy, Debug)]
+pub struct Return {
+    /// Index of the machine.
+    pub machine: usize,
+    /// Number of further ended operations after which it comes back. If all clients have ended before, it does so then.
+    pub after: u64,
+    /// Number of looks at the run until it is killed once more.
+    pub again: Option<u64>,
+}
+
+impl Return {
+    /// Draws the returns of machines in a run of about this number of operations.
+    pub(super) fn drawn(seed: u64, machines: &[usize], operations: u64) -> Vec<Self> {
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ RETURNS);
+        let machines = machines.iter().filter_map(|machine| {
+            let one = Self {
+                machine: *machine,
+                after: rng.random_range(0..operations / 2),
+                again: rng.random_bool(0.5).then(|| 1 << rng.random_range(0..9u32)),
+            };
+            rng.random_bool(0.7).then_some(one)
+        });
+        machines.collect()
+    }
+}
+
+/// What a machine that may be away does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Runs,
@@ -51,9 +82,11 @@ enum Phase {
     IsAway,
 }
 
-/// A machine without memory.
+/// A machine that may be away.
 struct Guest {
     machine: usize,
+    /// How it comes back if it is killed, if it has memory.
+    returns: Option<Return>,
     moments: VecDeque<u64>,
     phase: Phase,
     /// Number of times that it was started again.
@@ -68,6 +101,7 @@ impl Guest {
     fn new(absences: &Absences, spec: &Spec, limits: &ClusterLimits) -> Self {
         Self {
             machine: absences.machine,
+            returns: None,
             moments: absences.moments.iter().copied().collect(),
             phase: Phase::Runs,
             starts: 0,
@@ -77,7 +111,40 @@ impl Guest {
     }
 }
 
-/// The machines without memory of a run, and what they left behind.
+impl Guest {
+    /// Returns whether the machine is to be killed once more, now that this is asked.
+    fn is_killed_again(&mut self, runs: bool) -> bool {
+        let looks = self.returns.as_mut().filter(|_| runs && self.starts > 0);
+        let again = looks.map(|returns| &mut returns.again);
+        again.is_some_and(|again| {
+            *again = again.map(|looks| looks - 1);
+            again.take_if(|looks| *looks == 0).is_some()
+        })
+    }
+
+    /// Has the workers of the machine, which was started again, continue the workload when they have joined the others.
+    fn come_back(&mut self, cluster: &Cluster, spec: &Spec) {
+        if self.phase != Phase::IsAway {
+            return;
+        }
+        self.moments.pop_front();
+        self.starts += 1;
+        (self.phase, self.is_back) = (Phase::Runs, false);
+        let workers = self.operations.len();
+        for (index, operations) in self.operations.iter().enumerate() {
+            let spec = Spec {
+                operations: operations.div_ceil(spec.clients as u64),
+                ..spec.clone()
+            };
+            let starts = self.starts;
+            cluster.submit(self.machine * workers + index, move |worker| {
+                workload::start_again(worker, spec, starts, Box::new(|_| {}));
+            });
+        }
+    }
+}
+
+/// The machines of a run that may be away, and what they left behind.
 pub(super) struct Guests<'p> {
     spec: &'p Spec,
     workers: usize,
@@ -93,8 +160,24 @@ pub(super) struct Guests<'p> {
 }
 
 impl<'p> Guests<'p> {
-    pub(super) fn new(absences: &[Absences], spec: &'p Spec, limits: &ClusterLimits) -> Self {
+    pub(super) fn new(
+        (absences, returns): (&[Absences], &[Return]),
+        spec: &'p Spec,
+        limits: &ClusterLimits,
+    ) -> Self {
         let guests = absences.iter().map(|one| Guest::new(one, spec, limits));
+        let returning = returns.iter().map(|one| {
+            let machine = one.machine;
+            let absences = Absences {
+                machine,
+                moments: Vec::new(),
+            };
+            Guest {
+                returns: Some(*one),
+                ..Guest::new(&absences, spec, limits)
+            }
+        });
+        let guests = guests.chain(returning);
         Self {
             spec,
             workers: limits.workers,
@@ -113,6 +196,24 @@ impl<'p> Guests<'p> {
         let away: Vec<usize> = away.map(|guest| guest.machine).collect();
         let workers = self.workers;
         (0..cluster.workers()).filter(move |worker| !away.contains(&(worker / workers)))
+    }
+
+    /// Describes the machines that may be away.
+    pub(super) fn text(&self) -> String {
+        let one = |guest: &Guest| {
+            let Guest {
+                machine,
+                phase,
+                is_back,
+                starts,
+                moments,
+                ..
+            } = guest;
+            format!(
+                "\n  machine {machine}: {phase:?}, back: {is_back}, starts: {starts}, then {moments:?}"
+            )
+        };
+        self.guests.iter().map(one).collect()
     }
 
     /// Returns the number of ended operations.
@@ -158,11 +259,17 @@ impl<'p> Guests<'p> {
             let first = guest.machine * self.workers;
             let due = guest.moments.front();
             let is_due = self.is_set_up && due.is_some_and(|moment| idle || ended >= *moment);
+            let is_killed_again = guest.is_killed_again(cluster.is_running(first));
             match guest.phase {
+                Phase::Runs if is_killed_again => {
+                    marks::mark("absence: killed after it came back");
+                    cluster.kill_process(guest.machine);
+                    changed = true;
+                }
                 Phase::Runs if !guest.is_back && cluster.inspect(first, workload::has_begun) => {
                     guest.is_back = true;
                     changed = true;
-                    mark_return(guest.starts, idle);
+                    mark_return(guest, idle);
                 }
                 Phase::Runs if is_due => {
                     guest.moments.pop_front();
@@ -185,20 +292,44 @@ impl<'p> Guests<'p> {
                         true => "absence: killed",
                         false => "absence: ended before it was back",
                     });
-                    // A moment at which it leaves.
-                    guest.moments.pop_front();
+                    match guest.returns {
+                        // It comes back later, and at once if it could not join.
+                        Some(returns) if guest.is_back => {
+                            guest.moments.push_back(ended + returns.after)
+                        }
+                        Some(_) => guest.moments.push_back(ended),
+                        // A moment at which it leaves.
+                        None => _ = guest.moments.pop_front(),
+                    }
                     changed = true;
                     self.collect(cluster, place);
                 }
                 _ => {}
             }
         }
-        let come = self.guests.iter().any(|guest| {
+        let is_due = |guest: &Guest| {
             let due = guest.moments.front();
             guest.phase == Phase::IsAway && due.is_some_and(|moment| idle || ended >= *moment)
-        });
-        let come = come && self.come_back(cluster, attach);
-        changed || come
+        };
+        let is_program = |guest: &Guest| guest.returns.is_none();
+        let come = self.guests.iter().any(|one| is_program(one) && is_due(one));
+        if come && cluster.restart(attach) {
+            changed = true;
+            for guest in self.guests.iter_mut().filter(|one| is_program(one)) {
+                guest.come_back(cluster, self.spec);
+            }
+        }
+        for guest in self
+            .guests
+            .iter_mut()
+            .filter(|one| !is_program(one) && is_due(one))
+        {
+            if cluster.rejoin(guest.machine, attach) {
+                changed = true;
+                guest.come_back(cluster, self.spec);
+            }
+        }
+        changed
     }
 
     /// Takes what counts of a machine that has left or was killed. From now on it is away.
@@ -216,44 +347,20 @@ impl<'p> Guests<'p> {
         }
     }
 
-    /// Starts all machines again that are away. Their workers continue the workload when they have joined the others. Returns false if
-    /// they cannot start now.
-    fn come_back(&mut self, cluster: &Cluster, attach: &dyn Fn(&mut Worker)) -> bool {
-        if !cluster.restart(attach) {
-            return false;
-        }
-        for guest in self.guests.iter_mut() {
-            if guest.phase != Phase::IsAway {
-                continue;
-            }
-            guest.moments.pop_front();
-            guest.starts += 1;
-            (guest.phase, guest.is_back) = (Phase::Runs, false);
-            for (index, operations) in guest.operations.iter().enumerate() {
-                let spec = Spec {
-                    operations: operations.div_ceil(self.spec.clients as u64),
-                    ..self.spec.clone()
-                };
-                let starts = guest.starts;
-                cluster.submit(guest.machine * self.workers + index, move |worker| {
-                    workload::start_again(worker, spec, starts, Box::new(|_| {}));
-                });
-            }
-        }
-        true
-    }
-
     /// Returns the logs and the parts of the final state of machines that have left.
     pub(super) fn into_left(self) -> (Vec<Log>, Vec<FinalState>) {
         (self.logs, self.states)
     }
 }
 
-fn mark_return(starts: u32, idle: bool) {
+fn mark_return(guest: &Guest, idle: bool) {
     if !idle {
-        marks::mark("absence: back under load");
+        marks::mark(match guest.returns {
+            Some(_) => "absence: a machine with memory is back under load",
+            None => "absence: back under load",
+        });
     }
-    if starts > 1 {
+    if guest.starts > 1 {
         marks::mark("absence: back for the second time");
     }
 }

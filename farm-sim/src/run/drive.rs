@@ -57,7 +57,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             workload::start(worker, plan.spec.clone(), Box::new(|_| {}))
         });
     }
-    let mut guests = Guests::new(&plan.absences, &plan.spec, &plan.limits);
+    let mut guests = Guests::new((&plan.absences, &plan.returns), &plan.spec, &plan.limits);
     let end = run_clients(plan, &cluster, &mut guests, &attach);
     let survives = plan.limits.survives;
     let rested = match (end, plan.loss) {
@@ -82,7 +82,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         (End::Done(_), None) => cluster
             .come_to_rest_with(&left_over)
             .map_err(|why| Failure::new(Judge::Rest, why)),
-        (End::Standstill, None) => Err(standstill(&cluster)),
+        (End::Standstill, None) => Err(standstill(&cluster, &guests)),
         // A machine that notices the loss stops, and calls to a lost machine fail. So the clients must end here too.
         (
             End::Standstill,
@@ -94,7 +94,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
                 | Loss::Processes(..)
                 | Loss::Connection(..),
             )),
-        ) => Err(standstill(&cluster)),
+        ) => Err(standstill(&cluster, &guests)),
         (End::Stopped, None) => {
             let why = format!(
                 "all machines stopped although nothing was lost: {:?}",
@@ -249,7 +249,7 @@ fn fill_memory(cluster: &Cluster) -> u64 {
     running.map(|worker| cluster.on(worker, fill)).sum()
 }
 
-fn standstill(cluster: &Cluster) -> Failure {
+fn standstill(cluster: &Cluster, guests: &Guests<'_>) -> Failure {
     let mut text = format!(
         "the run makes no progress at {} ns of virtual time: operations no longer end",
         cluster.now().0
@@ -264,6 +264,7 @@ fn standstill(cluster: &Cluster) -> Failure {
             "\n  worker {worker}: {progress:?}, done: {done}, check: {left:?}, left over: {transactions:?}"
         );
     }
+    text += &guests.text();
     Failure::new(Judge::Liveness, text)
 }
 

@@ -7,7 +7,7 @@ use farm_core::ring::RecordIntegrity;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
-use super::absences::Absences;
+use super::absences::{Absences, Return};
 use super::scenario::{Scenario, Trouble};
 use crate::cluster::{Cluster, ClusterLimits, Pace};
 use crate::fabric::{Odds, SimConfig};
@@ -79,6 +79,8 @@ pub struct Plan {
     pub full_after: Option<u64>,
     /// When machines without memory leave and come back.
     pub absences: Vec<Absences>,
+    /// How machines with memory come back that are lost.
+    pub returns: Vec<Return>,
     /// What is lost, and the number of ended operations after which it is lost.
     pub loss: Option<(u64, Loss)>,
     /// Number of looks at the progress of clients after which it is lost instead, before the workload is set up.
@@ -186,6 +188,16 @@ impl Plan {
             Trouble::Survived => Some(survived(rng, &limits, operations)),
             _ => loss,
         };
+        let returns = match loss {
+            Some((_, Loss::Process(one))) if limits.survives => vec![one],
+            Some((_, Loss::Processes(one, other, _))) if limits.survives => vec![one, other],
+            _ => Vec::new(),
+        };
+        let storing = limits.machines - limits.without_memory;
+        let returns: Vec<usize> = returns.into_iter().filter(|one| *one < storing).collect();
+        let returns = Return::drawn(seed, &returns, operations);
+        // The objects of a machine that comes back are those of another one.
+        spec.spread |= !returns.is_empty();
         // Not drawn from `rng`, either.
         let in_set_up = (scenario.trouble == Trouble::Survived && scenario.kind == Kind::Table)
             .then(|| 1 + seed / 2 % SET_UP_LOOKS)
@@ -206,6 +218,7 @@ impl Plan {
             version_step,
             full_after,
             absences,
+            returns,
             loss,
             in_set_up,
         }
@@ -272,6 +285,20 @@ impl fmt::Display for Plan {
                     f,
                     "; machine {machine} leaves and comes back after {moments:?} operations"
                 )?;
+            }
+        }
+        for Return {
+            machine,
+            after,
+            again,
+        } in &self.returns
+        {
+            write!(
+                f,
+                "; machine {machine} comes back after {after} more operations"
+            )?;
+            if let Some(looks) = again {
+                write!(f, ", and is killed again after {looks} looks")?;
             }
         }
         match self.loss {

@@ -78,7 +78,7 @@ pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
     start_again(worker, spec, 0, done);
 }
 
-/// As [`start`], on a worker of a machine without memory that has left and was started again, for the `starts`-th time. The other
+/// As [`start`], on a worker of a machine that has left or was lost and was started again, for the `starts`-th time. The other
 /// workers continue to run the workload.
 ///
 /// # Panics
@@ -95,7 +95,8 @@ pub fn start_again(worker: &mut Worker, spec: Spec, starts: u32, done: Done) {
         spec,
         next: Some(client::next),
         done: Some(done),
-        ..Work::default()
+        // Other workers may have shipped transactions to it.
+        ..std::mem::take(work)
     };
     retried::configure(worker);
     match kind {

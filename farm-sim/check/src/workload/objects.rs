@@ -4,6 +4,7 @@ use farm_core::ids::{Address, WorkerRef};
 use farm_core::messaging::{CallError, ReplyCont, Request};
 use farm_core::worker::{Cont, Worker};
 use farm_txn::TxError;
+use rand::seq::SliceRandom;
 
 use super::clients::{ASK_AGAIN, begin_all, end_all, give_up};
 use super::message::{SETUP_FAILED, WHERE};
@@ -20,7 +21,8 @@ pub(super) fn set_up(worker: &mut Worker) {
     let spec = work(worker).spec.clone();
     let me = worker.me();
     let owners = owners(worker);
-    if let Some(machine) = owner_place(worker) {
+    let is_first = work(worker).starts == 0;
+    if let Some(machine) = owner_place(worker).filter(|_| is_first) {
         let (first, count) = (machine * spec.objects_per_machine, owners[machine].1);
         let is_mine = |local: &usize| local % count == me.worker.index();
         for local in (0..spec.objects_per_machine).filter(is_mine) {
@@ -31,7 +33,8 @@ pub(super) fn set_up(worker: &mut Worker) {
     }
     for (place, (machine, workers)) in owners.into_iter().enumerate() {
         let workers = 0..workers.min(spec.objects_per_machine);
-        for index in workers.filter(|index| WorkerRef::new(machine, id(*index)) != me) {
+        for index in workers.filter(|index| WorkerRef::new(machine, id(*index)) != me || !is_first)
+        {
             ask(worker, place * spec.objects_per_machine + index, ());
         }
     }
@@ -96,19 +99,29 @@ fn asked_for(worker: &mut Worker, first: usize) -> Vec<usize> {
 fn ask(worker: &mut Worker, first: usize, (): ()) {
     let machine = first / work(worker).spec.objects_per_machine;
     let local = first % work(worker).spec.objects_per_machine;
-    let (owner, workers) = owners(worker)[machine];
-    let to = WorkerRef::new(owner, id(local % workers));
-    let most = AT_A_TIME * ADDRESS_BYTES;
-    let cont = ReplyCont::new(addresses_received, first);
-    match worker.call(to, WHERE, &[&(first as u32).to_le_bytes()], most, cont) {
-        Ok(()) => {}
-        Err(CallError::Busy) => worker.when_room(Cont::new(ask, first)),
-        Err(CallError::PeerLost(_)) => end_all(worker),
-        Err(error) => give_up(
-            worker,
-            format!("cannot request the addresses of objects from worker {to}: {error}"),
-        ),
+    let (me, mut owners) = (worker.me().machine, owners(worker));
+    if work(worker).starts == 0 {
+        owners = vec![owners[machine]];
+    } else {
+        // The owner may be lost, or its process may be a later one, which asks itself. So any machine is asked.
+        owners.retain(|owner| owner.0 != me);
+        owners.shuffle(worker.rng());
     }
+    let most = AT_A_TIME * ADDRESS_BYTES;
+    for (owner, workers) in owners {
+        let to = WorkerRef::new(owner, id(local % workers));
+        let cont = ReplyCont::new(addresses_received, first);
+        return match worker.call(to, WHERE, &[&(first as u32).to_le_bytes()], most, cont) {
+            Ok(()) => {}
+            Err(CallError::Busy) => worker.when_room(Cont::new(ask, first)),
+            Err(CallError::PeerLost(_)) => continue,
+            Err(error) => give_up(
+                worker,
+                format!("cannot request the addresses of objects from worker {to}: {error}"),
+            ),
+        };
+    }
+    end_all(worker);
 }
 
 /// Replies with the addresses of objects. The reply is empty while one of them has not been created yet, and
@@ -135,7 +148,10 @@ pub(super) fn answer(worker: &mut Worker, request: Request, body: &[u8]) {
 
 fn addresses_received(worker: &mut Worker, first: usize, reply: Result<&[u8], CallError>) {
     let Ok(body) = reply else {
-        return end_all(worker);
+        return match work(worker).starts {
+            0 => end_all(worker),
+            _ => worker.set_timer(ASK_AGAIN, Cont::new(ask, first)),
+        };
     };
     match body {
         [] => return worker.set_timer(ASK_AGAIN, Cont::new(ask, first)),
