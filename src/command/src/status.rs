@@ -1,5 +1,7 @@
 //! `farm status`: what the machines of a running cluster report.
 
+mod configuration;
+
 use std::collections::BTreeMap;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -16,6 +18,7 @@ use serde::Serialize;
 
 use crate::cli::StatusArgs;
 use crate::cluster::interrupts;
+use configuration::ConfigurationStatus;
 
 /// Time between two looks at an interrupt.
 const LOOK: Duration = Duration::from_millis(20);
@@ -43,6 +46,9 @@ struct Seen {
 struct Report<'a> {
     schema_version: u32,
     cluster: &'a str,
+    /// The configuration of a cluster with copies.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    configuration: Option<ConfigurationStatus>,
     machines: Vec<Seen>,
 }
 
@@ -125,6 +131,7 @@ fn print(args: &StatusArgs, config: &Config, machines: Vec<Seen>) -> anyhow::Res
     let report = Report {
         schema_version: 1,
         cluster: &config.cluster.name,
+        configuration: ConfigurationStatus::read(config),
         machines,
     };
     if args.json {
@@ -160,6 +167,12 @@ fn in_words(report: &Report<'_>) -> String {
             }
         }
     }
+    parts.extend(
+        report
+            .configuration
+            .as_ref()
+            .map(ConfigurationStatus::in_words),
+    );
     let running: Vec<_> = machines
         .iter()
         .filter_map(|seen| seen.status.as_ref())

@@ -5,6 +5,7 @@
 
 mod compare;
 mod configuration;
+mod filling;
 mod idle;
 mod report;
 
@@ -55,7 +56,7 @@ fn compare_when_idle(config: &Config, wait: Duration) -> Result<Comparison, Stri
     loop {
         std::thread::sleep(LOOK);
         let now = states(config)?;
-        let moving = match idle::moving(&before, &now) {
+        let moving = match idle::moving(&before, &now).or_else(|| filling::text(config)) {
             Some(moving) => moving,
             None => {
                 let compared = Comparison::of(config, &now)?;
