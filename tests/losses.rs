@@ -15,6 +15,8 @@ use farm::prelude::*;
 /// The variable that makes a test the program of one machine: its number, the number of the process, how many processes begin together,
 /// 0 for a process that runs nothing, and the directory of the run.
 const CHILD: &str = "FARM_TEST_LOSSES_CHILD";
+/// The variable with the number of times that each machine is killed and comes back, if they come back in turns.
+const ROUNDS: &str = "FARM_TEST_LOSSES_ROUNDS";
 /// Number of machines with memory.
 const MACHINES: u16 = 3;
 /// A machine without memory.
@@ -471,18 +473,19 @@ fn programs_without_memory_are_killed_and_come_back() {
 }
 
 /// Each machine in turn is killed and comes back. When it has full copies again, the next one is killed: of the processes that began, none
-/// is left in the end.
+/// is left in the end. [`ROUNDS`] sets how often each machine is killed.
 #[test]
 fn machines_with_memory_come_back() {
+    let rounds = std::env::var(ROUNDS).map_or(2, |rounds| rounds.parse().unwrap());
     for replicas in [2, 3] {
         let mut machines = Machines::start(&format!("returns-{replicas}"), replicas);
         machines.wait_for_transfers(200);
         let mut last = [1, 2, 3];
-        for round in 0..2 {
+        for round in 0..rounds {
             for machine in 1..=MACHINES {
                 let at = usize::from(machine) - 1;
                 machines.kill(last[at]);
-                if round == 1 {
+                if round % 2 == 1 {
                     machines.wait_for_transfers(200);
                 }
                 last[at] = machines.start_again(machine);

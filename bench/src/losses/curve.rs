@@ -24,6 +24,8 @@ pub(super) struct Curve {
     pub(super) bins: Vec<u64>,
     /// When the signal was sent, since the begin of the first bin.
     pub(super) signal: Duration,
+    /// When the killed machine was started again, when it was a member, and when all copies were full, if it was.
+    pub(super) returned: Option<[Duration; 3]>,
 }
 
 /// What a curve says about a loss.
@@ -76,6 +78,17 @@ impl Curve {
         })
     }
 
+    /// Returns commits per second in a part of the curve, and the longest time in it without any commit.
+    pub(super) fn between(&self, from: Duration, to: Duration) -> (f64, Duration) {
+        let bins = self
+            .bins
+            .get(Self::bin(from)..Self::bin(to).max(Self::bin(from) + 1));
+        let bins = bins.unwrap_or_default();
+        let gaps = bins.split(|commits| *commits > 0);
+        let longest = gaps.map(<[u64]>::len).max().unwrap_or(0);
+        (per_s(bins), BIN * longest as u32)
+    }
+
     /// Returns commits per second by milliseconds from the signal, in steps of one millisecond.
     pub(super) fn around_signal(&self, from_ms: i64, to_ms: i64) -> Vec<(i64, f64)> {
         const STEP: i64 = 2;
@@ -107,6 +120,7 @@ mod tests {
         Curve {
             bins,
             signal: BIN * 100,
+            returned: None,
         }
     }
 
@@ -144,6 +158,14 @@ mod tests {
     fn service_that_does_not_come_back_is_no_pause() {
         assert_eq!(curve(&[(2000, 0)]).pause(ms(1000)), None);
         assert_eq!(curve(&[(1000, 20)]).pause(ms(1000)), None, "it ends before");
+    }
+
+    #[test]
+    fn a_part_has_a_rate_and_a_gap() {
+        let curve = curve(&[(10, 0), (10, 20)]);
+        let (per_s, gap) = curve.between(BIN * 100, BIN * 120);
+        assert_eq!((per_s, gap), (20_000.0, BIN * 10));
+        assert_eq!(curve.between(BIN * 500, BIN * 600).0, 0.0);
     }
 
     #[test]

@@ -1,30 +1,40 @@
 //! The processes of the machines of a cluster.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use farm_core::config::Config;
-use farm_core::config::host::run_dir;
+use farm_core::config::host::{run_dir, store_dir};
 use farm_core::fabric::shm::{find_stale_files, remove_stale_files};
 use farm_core::ids::MachineId;
+use farm_core::membership::configuration::{Replica, ReplicaState};
+use farm_core::membership::files::FileStore;
+use farm_core::membership::store::ConfigStore;
 
+use super::LossOptions;
 use super::curve::{Curve, now_ns};
 use super::program::{Account, CHILD_VARIABLE, EACH, News, Order, Task};
 
 /// Longest time that a machine may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Time between two looks at the configuration.
+const LOOK: Duration = Duration::from_millis(2);
 /// Time by which the counted time is longer than the planned one.
 const SPARE: Duration = Duration::from_secs(5);
 
 /// The machines of a cluster. Dropping it stops those that run, and removes the files of those that were killed.
 pub(super) struct Machines {
     config: Config,
+    /// The file of the configuration.
+    file: PathBuf,
     /// None after it was killed.
     all: Vec<Option<Machine>>,
+    /// Those that were killed and run again, without load.
+    returned: Vec<Machine>,
     accounts: Vec<Account>,
 }
 
@@ -59,7 +69,7 @@ impl Begun {
 
 impl Machines {
     /// Starts the machines of a configuration, with a store of their own in `dir`, and waits until all have created their accounts.
-    pub(super) fn start(config: &Config, dir: &Path, in_flight: usize) -> Result<Self> {
+    pub(super) fn start(config: &Config, dir: &Path, options: &LossOptions) -> Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         let mut config = config.clone();
         config.durability.dir = Some(dir.join("configuration"));
@@ -67,14 +77,21 @@ impl Machines {
         std::fs::write(&file, config.to_toml()).with_context(|| file.display().to_string())?;
         let mut machines = Self {
             config,
+            file,
             all: Vec::new(),
+            returned: Vec::new(),
             accounts: Vec::new(),
         };
         for machine in machines.config.machines.clone() {
             let task = Task {
-                config: file.clone(),
+                config: machines.file.clone(),
                 machine: machine.id.get(),
-                in_flight,
+                in_flight: options.in_flight,
+                ballast: match machines.config.memory_of(machine.id) {
+                    0 => 0,
+                    _ => options.ballast,
+                },
+                returns: false,
             };
             let started = Machine::start(machine.id, &task)?;
             machines.all.push(Some(started));
@@ -103,6 +120,45 @@ impl Machines {
         };
         self.left().try_for_each(|machine| machine.tell(&order))?;
         Ok(Begun { origin_ns })
+    }
+
+    /// Starts a machine again that was killed, and waits until all copies are full again. Returns the times when it was a member, and when
+    /// they were full, since the load began.
+    pub(super) fn bring_back(&mut self, index: usize, begun: &Begun) -> Result<[Duration; 2]> {
+        let id = self.config.machines[index].id;
+        let task = Task {
+            config: self.file.clone(),
+            machine: id.get(),
+            in_flight: 0,
+            ballast: 0,
+            returns: true,
+        };
+        let machine = Machine::start(id, &task)?;
+        let News::Joined = machine.hear()? else {
+            bail!("machine {id} did not join");
+        };
+        let joined = begun.elapsed();
+        self.returned.push(machine);
+        while !self.are_full()? {
+            ensure!(
+                begun.elapsed() < joined + PATIENCE,
+                "the copies on machine {id} are not full after {PATIENCE:?}"
+            );
+            std::thread::sleep(LOOK);
+        }
+        Ok([joined, begun.elapsed()])
+    }
+
+    /// Returns whether all copies of all regions are there, and full.
+    fn are_full(&self) -> Result<bool> {
+        let mut store = FileStore::at(&store_dir(&self.config), &self.config.cluster.name);
+        let newest = store.read()?.context("the cluster has no configuration")?;
+        let copies = self.config.replicas();
+        let is_full = |one: &Replica| one.state == ReplicaState::Full;
+        Ok(newest
+            .regions
+            .iter()
+            .all(|region| region.replicas.len() == copies && region.replicas.iter().all(is_full)))
     }
 
     /// Ends the load. Returns the curve of the machines that are left.
@@ -140,6 +196,8 @@ impl Drop for Machines {
     fn drop(&mut self) {
         // Closing their standard input tells them to stop. All are told first, so that they stop together and in order, and remove their
         // files.
+        let returned = std::mem::take(&mut self.returned);
+        self.all.extend(returned.into_iter().map(Some));
         self.left().for_each(|machine| machine.orders = None);
         for machine in self.left() {
             // The end of its output is the end of the process.

@@ -2,8 +2,8 @@
 //! service.
 //!
 //! Every machine is a process (`program`) that moves money between accounts of all machines, in distributed transactions. A cluster
-//! is started for each kill. The machines count commits by time, and the curves of those that are left are added (`curve`). In the end
-//! the sum of all accounts is checked.
+//! is started for each kill. The machines count commits by time, and the curves of those that are left are added (`curve`). A machine with
+//! memory is started again then, and the time is measured until all copies are full. In the end the sum of all accounts is checked.
 
 mod curve;
 mod machines;
@@ -22,10 +22,13 @@ use curve::Curve;
 use machines::Machines;
 pub use plot::draw;
 pub use program::{CHILD_VARIABLE, child_main};
-pub use report::{Kill, Killed, LossReport, Times};
+pub use report::{Kill, Killed, LossReport, Returned, Times};
 
 /// Time from the begin of the load to the signal.
 const BEFORE: Duration = Duration::from_secs(2);
+
+/// Longest time until a machine that was started again has full copies.
+const RETURN: Duration = Duration::from_secs(60);
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -36,6 +39,8 @@ pub struct LossOptions {
     pub after: Duration,
     /// Number of transactions in flight on each worker.
     pub in_flight: usize,
+    /// Bytes of further objects that each machine creates, so that there is something to copy when it comes back.
+    pub ballast: u64,
 }
 
 /// Kills machines of clusters of a configuration, whose processes find it, and their store, in the directory `dir`.
@@ -53,6 +58,7 @@ pub fn run(
         "this configuration does not survive the loss of a machine: that needs durability.mode = \"memory\", durability.replicas of 2 \
          or more, and shared memory"
     );
+    let ballast = options.ballast * config.storing_machines().count() as u64;
     let mut kills = Vec::new();
     for number in 0..options.kills {
         let victim = number % config.machines.len();
@@ -78,20 +84,28 @@ pub fn run(
             _ if manager == Some(machine) => Killed::Manager,
             _ => Killed::Machine,
         };
-        kills.push(Kill::new(machine, killed, &pause, &curve));
+        let returned = curve
+            .returned
+            .map(|times| Returned::new(ballast, times, &curve));
+        kills.push(Kill::new(machine, killed, (&pause, returned), &curve));
     }
     Ok(LossReport::new(config, options, kills))
 }
 
 /// Starts a cluster, kills a machine of it, and returns the curve of the others.
 fn kill_one(config: &Config, options: &LossOptions, dir: &Path, victim: usize) -> Result<Curve> {
-    let mut machines = Machines::start(config, dir, options.in_flight)?;
-    let started = machines.begin(BEFORE + options.after)?;
+    let mut machines = Machines::start(config, dir, options)?;
+    let started = machines.begin(BEFORE + options.after + RETURN)?;
     std::thread::sleep(BEFORE.saturating_sub(started.elapsed()));
     let signal = started.kill(&mut machines, victim)?;
     std::thread::sleep(options.after);
+    let stores = config.memory_of(config.machines[victim].id) > 0;
+    let again = started.elapsed();
+    let returned = stores.then(|| machines.bring_back(victim, &started));
+    let returned = returned.transpose()?;
     let mut curve = machines.end()?;
     curve.signal = signal;
+    curve.returned = returned.map(|[joined, full]| [again, joined, full]);
     machines.check_sum()?;
     Ok(curve)
 }

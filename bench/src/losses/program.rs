@@ -33,6 +33,10 @@ pub(super) struct Task {
     pub(super) machine: u16,
     /// Number of transactions in flight on each worker.
     pub(super) in_flight: usize,
+    /// Bytes of further objects that it creates.
+    pub(super) ballast: u64,
+    /// Whether the machine was killed before, and only takes part again.
+    pub(super) returns: bool,
 }
 
 /// An order to a machine: a line of JSON on its standard input.
@@ -55,6 +59,8 @@ pub(super) enum Order {
 /// An answer of a machine: a line of JSON on its standard output.
 #[derive(Serialize, Deserialize)]
 pub(super) enum News {
+    /// It is a member again.
+    Joined,
     Created {
         accounts: Vec<Account>,
     },
@@ -91,7 +97,14 @@ fn run() -> Result<()> {
     let task: Task = serde_json::from_str(&task).context(CHILD_VARIABLE)?;
     let machine = MachineId::new(task.machine).context("the task has no machine")?;
     let cluster = Cluster::join(&task.config, machine).start()?;
+    if task.returns {
+        tell(&News::Joined)?;
+        // Its input ends when everything ends.
+        return hear().map(drop);
+    }
     let accounts = cluster.block_on(create)?;
+    let ballast = task.ballast;
+    cluster.block_on(async |farm| add_ballast(farm, ballast).await)?;
     tell(&News::Created { accounts })?;
     let Some(Order::Begin {
         accounts,
@@ -144,6 +157,24 @@ async fn create(farm: Farm) -> Result<Vec<Account>> {
     let create = || farm.transact(async |tx| tx.alloc(EACH).await);
     let created = try_join_all((0..ACCOUNTS).map(|_| create())).await?;
     Ok(created.into_iter().map(Ptr::to_words).collect())
+}
+
+/// Creates objects of this many bytes in all.
+async fn add_ballast(farm: Farm, bytes: u64) -> Result<()> {
+    const WORDS: usize = 512;
+    let mut left = bytes / (WORDS as u64 * 8);
+    while left > 0 {
+        let count = left.min(16);
+        let added = farm.transact(async |tx| {
+            for number in 0..count {
+                tx.alloc([number; WORDS]).await?;
+            }
+            Ok(())
+        });
+        added.await?;
+        left -= count;
+    }
+    Ok(())
 }
 
 async fn sum(farm: Farm, accounts: Vec<Account>) -> Result<i64> {

@@ -58,10 +58,46 @@ pub struct Kill {
     pub after_per_s: f64,
     /// Their commits per second in each millisecond, by milliseconds from the signal.
     pub per_s: Vec<(i64, f64)>,
+    /// How it came back, if it has memory.
+    pub returned: Option<Returned>,
+}
+
+/// The return of a machine with memory.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Returned {
+    /// Milliseconds from its start until it was a member.
+    pub joined_ms: f64,
+    /// Milliseconds from then until all copies were full.
+    pub filled_ms: f64,
+    /// Bytes of the further objects that it has copied meanwhile, those of all machines.
+    pub bytes: u64,
+    /// Commits per second of the others meanwhile.
+    pub per_s: f64,
+    /// Longest time in milliseconds without any commit of the others, from its start until all copies were full.
+    pub without_commit_ms: f64,
+}
+
+impl Returned {
+    pub(super) fn new(bytes: u64, [started, joined, full]: [Duration; 3], curve: &Curve) -> Self {
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let (_, gap) = curve.between(started, full);
+        Self {
+            joined_ms: ms(joined - started),
+            filled_ms: ms(full - joined),
+            bytes,
+            per_s: curve.between(joined, full).0,
+            without_commit_ms: ms(gap),
+        }
+    }
 }
 
 impl Kill {
-    pub(super) fn new(machine: MachineId, killed: Killed, pause: &Pause, curve: &Curve) -> Self {
+    pub(super) fn new(
+        machine: MachineId,
+        killed: Killed,
+        (pause, returned): (&Pause, Option<Returned>),
+        curve: &Curve,
+    ) -> Self {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         Self {
             machine: machine.get(),
@@ -71,6 +107,7 @@ impl Kill {
             before_per_s: pause.before_per_s,
             after_per_s: pause.after_per_s,
             per_s: curve.around_signal(SHOWN_MS[0], SHOWN_MS[1]),
+            returned,
         }
     }
 }
@@ -145,6 +182,36 @@ impl LossReport {
         kills
     }
 
+    /// Shows how the machines with memory came back, if any did.
+    fn show_returned(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let returned = self.kills.iter().filter_map(|kill| {
+            let returned = kill.returned?;
+            Some((returned, kill.after_per_s))
+        });
+        let returned: Vec<(Returned, f64)> = returned.collect();
+        let times = |time: fn(&Returned) -> f64| Times::of(returned.iter().map(|one| time(&one.0)));
+        let (Some(joined), Some(filled)) = (times(|one| one.joined_ms), times(|one| one.filled_ms))
+        else {
+            return Ok(());
+        };
+        let mean = |figure: &dyn Fn(&(Returned, f64)) -> f64| {
+            returned.iter().map(figure).sum::<f64>() / returned.len() as f64
+        };
+        writeln!(
+            f,
+            "  came back: a member after {:.0} ms (median; most {:.0}), all copies full {:.0} ms later (most {:.0})",
+            joined.p50, joined.most, filled.p50, filled.most
+        )?;
+        let rate = mean(&|one| one.0.bytes as f64 / one.0.filled_ms / 1e3);
+        let share = mean(&|one| one.0.per_s / one.1.max(1.0)) * 100.0;
+        let gap = returned.iter().map(|one| one.0.without_commit_ms);
+        writeln!(
+            f,
+            "    copied {rate:.0} MB/s; the others committed {share:.0} % of their rate meanwhile; longest time without any commit: {:.1} ms",
+            gap.fold(0.0, f64::max)
+        )
+    }
+
     /// Returns the mean of a figure of all kills.
     fn mean(&self, figure: impl Fn(&Kill) -> f64) -> u64 {
         let sum: f64 = self.kills.iter().map(figure).sum();
@@ -206,6 +273,7 @@ impl fmt::Display for LossReport {
             "  longest time without any commit: {:.1} ms",
             longest.fold(0.0, f64::max)
         )?;
+        self.show_returned(f)?;
         write!(
             f,
             "  commits of the machines that are left: {}/s before, {}/s later; no money is missing",

@@ -474,6 +474,10 @@ pub(crate) struct BenchLossesArgs {
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) in_flight: u16,
 
+    /// Bytes of further objects that each machine creates, which a machine that comes back has to copy.
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    pub(crate) ballast: u64,
+
     /// File for a figure: throughput around the signal, and the times of all kills.
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: Option<PathBuf>,

@@ -340,15 +340,19 @@ fn kills_are_measured_and_drawn() {
         ["--svg", svg.to_str().unwrap()],
     ];
     let size = ["--kills", "4", "--duration", "1", "--in-flight", "2"];
-    let args = [&bench[..], &files.concat(), &size].concat();
+    let more = ["--ballast", "1MiB"];
+    let args = [&bench[..], &files.concat(), &size, &more].concat();
     let ended = place.farm(&args).end().ok();
     assert!(ended.stdout.contains("no money is missing"));
+    assert!(ended.stdout.contains("all copies full"));
     let results: Value = serde_json::from_str(&fs::read_to_string(json).unwrap()).unwrap();
     let kills = results["runs"][0]["kills"].as_array().unwrap();
     let killed = kills.iter().map(|kill| kill["killed"].as_str().unwrap());
     let expected = ["manager", "machine", "machine", "program"];
     assert_eq!(killed.collect::<Vec<_>>(), expected);
     assert!(kills.iter().all(|kill| number(kill, "after_per_s") > 0.0));
+    let returned = kills.iter().map(|kill| kill["returned"].is_object());
+    assert_eq!(returned.collect::<Vec<_>>(), [true, true, true, false]);
     assert!(fs::read_to_string(svg).unwrap().contains("</svg>"));
     assert_eq!(place.memory(), Vec::<PathBuf>::new());
 

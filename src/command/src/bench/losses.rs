@@ -49,6 +49,7 @@ fn measure(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<LossReport
         kills: args.kills.into(),
         after: args.common.duration,
         in_flight: args.in_flight.into(),
+        ballast: args.ballast,
     };
     farm_bench::losses::run(config, &options, scratch.path(), &mut progress)
 }
