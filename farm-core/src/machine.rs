@@ -40,8 +40,7 @@ use admission::Admit;
 pub use error::MachineError;
 pub use fabric::fabric_config;
 use manager::{
-    check_met, config_store, configuration_to_join, first, joins_survivors, make_manager,
-    make_members,
+    begin_with, config_store, configuration_to_join, joins_survivors, make_manager, make_members,
 };
 use meet::{Met, meet};
 use pages::Pages;
@@ -116,7 +115,7 @@ impl Machine {
     /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
     /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run, and so does one that
     /// they have lost. If they survive the loss of a machine, it waits until it has joined, and begins again if they have changed the
-    /// configuration meanwhile.
+    /// configuration meanwhile. If it stores memory, and is connected, it waits as long as it takes: memory for its copies is made first.
     ///
     /// # Errors
     /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
@@ -149,7 +148,13 @@ impl Machine {
         };
         loop {
             if !joins_survivors(config, id)? {
-                return Self::start_once(config, id, Arc::clone(attach), patience, false);
+                match Self::start_once(config, id, Arc::clone(attach), patience, false) {
+                    Err(MachineError::RunsAlready(_)) if !left().is_zero() => {
+                        std::thread::park_timeout(JOIN_AGAIN);
+                        continue;
+                    }
+                    started => return started,
+                }
             }
             // A machine that is awaited may be lost, and the next configuration does not have it.
             let attempt = Patience {
@@ -200,22 +205,19 @@ impl Machine {
             true => None,
             false => config_store(config, id)?,
         };
-        let newest = || match joins {
-            true => configuration_to_join(config),
-            false => Ok(None),
+        let known = match joins {
+            true => configuration_to_join(config)?,
+            false => None,
         };
-        let known = newest()?;
         let met = meet(config, (id, joins), &mut fabric, (known.as_ref(), patience))?;
-        let peers = &met.peers;
         let exporter = fabric.exporter();
-        // It may have changed meanwhile.
-        let configuration = match newest()? {
-            Some(joined) => {
-                check_met(&joined, peers)?;
-                joined
+        let configuration = begin_with(config, (id, joins), &exporter, &met);
+        let configuration = configuration.inspect_err(|error| {
+            // The others may have a configuration with this machine, whose end in order would stop them.
+            if config.memory_of(id) > 0 {
+                fabric.fail(&error.to_string());
             }
-            None => first(config, id, &exporter, peers),
-        };
+        })?;
         let spare = spare(config, id, &exporter);
         let mut manager = make_manager(config, id, (&configuration, joins), store)
             .inspect_err(|error| fabric.fail(&error.to_string()))?;
@@ -531,13 +533,16 @@ impl Machine {
     }
 
     /// Waits for the workers. If a machine that stores nothing stopped before its operations ended, while the others run, they
-    /// treat it as lost: its locks remain.
+    /// treat it as lost: its locks remain. So they do if one that stores memory has not joined them: they may wait for it.
     fn end(&mut self) -> Result<(), MachineError> {
         let ran = !self.threads.is_empty();
         self.join_threads()?;
         let leaves_locks = !self.store.is_used() && !self.control.has_left();
         if ran && leaves_locks && self.departed().is_empty() {
             self.report("it stopped before its operations had ended");
+        }
+        if ran && self.store.is_used() && !self.store.map().is_complete() {
+            self.report("it stopped before it had joined the others");
         }
         Ok(())
     }

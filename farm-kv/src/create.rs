@@ -359,6 +359,10 @@ async fn make(
     count: u32,
     near: Option<Address>,
 ) -> Result<Address, TxError> {
+    // The sender may know before this machine that it has joined.
+    while !at_once(farm, |worker| worker.store().map().is_complete()) {
+        farm.sleep(LOOK_AGAIN).await;
+    }
     loop {
         let array = at_once(farm, |worker| worker.reserve_array(class, count, near))?;
         let first = array.first();

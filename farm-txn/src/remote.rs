@@ -223,6 +223,10 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         let why = format!("{} sent an ALLOC request that is not valid", request.from);
         return worker.distrust(request.from.machine, why);
     };
+    if !worker.store().map().is_complete() {
+        // This machine joins, and the sender knows that before it.
+        return worker.reply(request, &[regions::ASK_AGAIN]);
+    }
     let Ok((address, room)) = reserve(worker, class, Some(hint)) else {
         marks::mark("alloc: refused to another machine");
         return worker.reply(request, &[]);

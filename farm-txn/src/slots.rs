@@ -35,6 +35,11 @@ pub(crate) fn release(
     class: SizeClass,
 ) -> Result<(), ReleaseError> {
     let released = match worker.release_object(address) {
+        // It was reserved on an earlier process of this machine, which was lost.
+        Err(_) if worker.survives() && worker.store().region(address.region()).is_none() => {
+            marks::mark("alloc: given back to a later process");
+            return Ok(());
+        }
         // Nothing is allocated in the regions of lost machines.
         Err(_) if worker.store().is_promoted(address.region()) => {
             marks::mark("alloc: freed in a region of a lost machine");

@@ -157,6 +157,7 @@ mod tests {
             before_per_s: 1000.0,
             after_per_s: 1000.0,
             per_s: vec![(-1, 1000.0), (0, 0.0), (1, 1000.0)],
+            returned: None,
         };
         let mut report = LossReport {
             machines: 3,

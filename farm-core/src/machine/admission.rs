@@ -90,9 +90,7 @@ impl Admission for Admit {
         tracing::info!(%machine, "a machine has connected");
         for inbox in &self.inboxes {
             let linking = Arc::clone(&linking);
-            let runs = || !self.control.is_stopping();
-            // Fails only if this machine stops.
-            let _ = inbox.submit_when_room(move |worker| linking.link(worker), runs);
+            inbox.connect(move |worker| linking.link(worker));
         }
     }
 }

@@ -69,6 +69,9 @@ pub enum MachineError {
          this machine connected to it; start it again"
     )]
     NotMet(MachineId, Version),
+    /// A machine that was to start with the others has found that they run.
+    #[error("the other machines run already: start machine {0} again, and it joins them")]
+    RunsAlready(MachineId),
     /// A machine has not joined the others in time.
     #[error(
         "machine {machine} is connected to the others, and has not joined them within {} s: they do not record it while they recover from a \

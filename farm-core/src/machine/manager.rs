@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use super::meet::Met;
 use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
 use crate::config::{Config, MachineConfig};
@@ -99,11 +100,34 @@ pub(super) fn configuration_to_join(
     Ok(FileStore::at(&store_dir(config), &config.cluster.name).read()?)
 }
 
+/// Returns the configuration with which a machine begins that has met others. If it `joins` them, that is the newest one, which may have
+/// changed meanwhile.
+pub(super) fn begin_with(
+    config: &Config,
+    (id, joins): (MachineId, bool),
+    exporter: &Exporter,
+    met: &Met,
+) -> Result<Configuration, MachineError> {
+    if !joins && !met.running.is_empty() && joins_running(config, id) {
+        return Err(MachineError::RunsAlready(id));
+    }
+    let newest = match joins {
+        true => configuration_to_join(config)?,
+        false => None,
+    };
+    match newest {
+        Some(newest) => check_met(&newest, &met.peers).map(|()| newest),
+        None => Ok(first(config, id, exporter, &met.peers)),
+    }
+}
+
+/// Returns whether a machine that stores memory can join others that run.
+fn joins_running(config: &Config, id: MachineId) -> bool {
+    config.survives_losses() && config.memory_of(id) > 0
+}
+
 /// Checks that a machine which joins has met all members that store regions.
-pub(super) fn check_met(
-    configuration: &Configuration,
-    peers: &[LinkPeer],
-) -> Result<(), MachineError> {
+fn check_met(configuration: &Configuration, peers: &[LinkPeer]) -> Result<(), MachineError> {
     let is_met = |member: &&Member| {
         let mut peers = peers.iter();
         peers.any(|peer| (peer.machine, peer.theirs.boot) == (member.machine, member.boot))
@@ -116,12 +140,7 @@ pub(super) fn check_met(
 }
 
 /// Returns the first configuration of the cluster, which all machines know when they have met.
-pub(super) fn first(
-    config: &Config,
-    id: MachineId,
-    exporter: &Exporter,
-    peers: &[LinkPeer],
-) -> Configuration {
+fn first(config: &Config, id: MachineId, exporter: &Exporter, peers: &[LinkPeer]) -> Configuration {
     let member = |machine: &MachineConfig| {
         let peer = peers.iter().find(|peer| peer.machine == machine.id);
         Member {

@@ -18,7 +18,7 @@ use crate::ids::{Address, MachineId, RegionId};
 /// The identity of a configuration. Ordered: every change makes a greater one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// Number of the configuration. It grows when machines or replicas leave, or primaries change: machines must then stop
+    /// Number of the configuration. It grows when machines or replicas leave or are added, or primaries change: machines must then stop
     /// what they began under the one before.
     pub id: u64,
     /// Number of the change within the configuration, for changes that concern no operation that has begun, such as new

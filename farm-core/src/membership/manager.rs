@@ -159,6 +159,16 @@ impl Manager {
         self.configuration.recovered == self.configuration.version.id && !self.is_behind
     }
 
+    /// Stores the end of the recovery again, if that has failed: something waits for it.
+    pub(crate) fn record_recovered_again(&mut self) {
+        if self.unrecorded_recovered == Some(self.configuration.version.id)
+            && !self.has_recovered()
+            && self.storing.is_none()
+        {
+            self.queued_recovered = self.unrecorded_recovered.take();
+        }
+    }
+
     /// Handles that a replica has the whole region. The caller repeats it until the answer is final; a failure to store it is not.
     /// It has to wait until all machines have recovered: a replica without the low bounds of earlier configurations would take
     /// transactions for unknown that were truncated.
@@ -172,8 +182,9 @@ impl Manager {
             )),
             Some(replica) if replica.state == ReplicaState::Full => Recorded::Yes,
             Some(_) => {
-                if recovered {
-                    self.filled.insert((region, machine));
+                match recovered {
+                    true => _ = self.filled.insert((region, machine)),
+                    false => self.record_recovered_again(),
                 }
                 Recorded::NotYet
             }
@@ -235,9 +246,7 @@ impl Manager {
                 Recorded::NotYet
             }
             Some(_) if recovered < version.id => {
-                if self.unrecorded_recovered == Some(version.id) {
-                    self.queued_recovered = self.unrecorded_recovered.take();
-                }
+                self.record_recovered_again();
                 Recorded::NotYet
             }
             Some(_) => {

@@ -1,6 +1,7 @@
 //! Copies that this machine keeps of regions whose primary is another machine (`FaRM'15 §3`).
 //!
-//! A copy has the bytes that the primary's region had when it was made: zero, and a block table with the same bases. Commits
+//! A copy begins like the primary's region: zero, with a block table that has the same bases. One that is made later than the region is
+//! [filled](crate::worker). Commits
 //! change it ([`crate::worker::Worker::backup_table`]); no reads use it while the primary lives. When the primary is lost, one of the
 //! copies becomes the region.
 

@@ -216,16 +216,14 @@ impl Store {
         proposed
     }
 
-    /// Adds replicas of this machine that are to be filled. Returns whether any of them is new.
-    pub(crate) fn fill_later(&self, regions: impl Iterator<Item = RegionId>) -> bool {
+    /// Adds replicas of this machine that are to be filled.
+    pub(crate) fn fill_later(&self, regions: impl Iterator<Item = RegionId>) {
         let mut filling = lock(&self.filling);
-        let before = filling.waiting.len();
         for region in regions {
             if filling.known.insert(region) {
                 filling.waiting.push_back(region);
             }
         }
-        filling.waiting.len() > before
     }
 
     /// Takes a replica that is to be filled.

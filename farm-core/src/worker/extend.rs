@@ -22,8 +22,10 @@ use crate::messaging::{CallError, ReplyCont};
 
 /// Time between two requests for memory.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
-/// Time after which an attempt that has not changed the configuration is given up.
+/// Time after which an attempt whose copies have memory, and which has not changed the configuration, is given up.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Time until the manager looks again for missing replicas for which no machine had memory.
+const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// What the manager adds.
 #[derive(Default)]
@@ -97,6 +99,9 @@ impl Worker {
     /// Handles that a process with memory asks to join, on the manager. It asks until it is a member.
     pub(super) fn add_to_configuration(&mut self, process: Process) {
         self.extending.joining.insert(process.machine, process.boot);
+        if let Some(manager) = &mut self.recorder.manager {
+            manager.record_recovered_again();
+        }
         self.extend_configuration();
     }
 
@@ -169,8 +174,11 @@ impl Worker {
             return;
         };
         let is_done = |one: &mut Missing| one.count == 0 || one.proposed.is_empty();
-        while attempt.missing.front_mut().is_some_and(is_done) {
-            attempt.missing.pop_front();
+        while let Some(done) = attempt.missing.pop_front_if(is_done) {
+            if done.count > 0 {
+                let (region, copies) = (done.region, done.count);
+                tracing::warn!(%region, copies, "no machine has memory for further copies of a region; see the logs of the machines");
+            }
         }
         let next = attempt.missing.front();
         let Some((region, to)) = next.map(|next| (next.region, next.proposed[0])) else {
@@ -217,8 +225,8 @@ impl Worker {
         };
         let extension = std::mem::take(&mut attempt.extension);
         if extension.is_empty() {
-            self.extending.attempt = None;
-            return;
+            // No machine has memory now.
+            return self.set_timer(LOOK_AGAIN, Cont::new(Self::end_attempt, number));
         }
         self.drive(|value, out| value.extend(extension, out));
         self.set_timer(PATIENCE, Cont::new(Self::end_attempt, number));

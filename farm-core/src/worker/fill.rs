@@ -150,7 +150,7 @@ impl Worker {
         self.register(FILLED, Self::handle_filled);
         self.register_long(FILL, |worker, from, _| {
             match from.machine == worker.me.machine {
-                true => worker.fill_next(),
+                true => worker.go_on_filling(),
                 false => worker.distrust(
                     from.machine,
                     format!("{from} sent FILL to a worker of another machine"),
@@ -166,12 +166,20 @@ impl Worker {
         let is_own = |one: &Replica| one.machine == me && one.state == ReplicaState::Filling;
         let regions = configuration.regions.iter();
         let own = regions.filter(|region| region.replicas.iter().any(is_own));
-        if !self.store.fill_later(own.map(|region| region.region)) {
-            return;
-        }
+        self.store.fill_later(own.map(|region| region.region));
         for worker in self.other_own_workers() {
             self.send_long(worker, FILL, Vec::new());
         }
+        self.go_on_filling();
+    }
+
+    /// Changes no copy until all machines have recovered: recovery takes over the locks of objects, and must be the only writer.
+    pub(super) fn pause_filling(&mut self) {
+        self.fill_pauses = true;
+    }
+
+    fn go_on_filling(&mut self) {
+        self.fill_pauses = false;
         self.fill_next();
     }
 
@@ -195,6 +203,9 @@ impl Worker {
     }
 
     fn fill_on(&mut self, (): ()) {
+        if self.fill_pauses {
+            return self.fill_after(PIECE_AGAIN);
+        }
         let Some(fill) = &mut self.fill else {
             return;
         };
@@ -226,7 +237,10 @@ impl Worker {
         let taken = match read {
             Ok(slot) => {
                 let arena = self.endpoint.arena();
-                let taken = fill.take(arena.words(&slot));
+                let taken = match self.fill_pauses {
+                    true => Ok(false),
+                    false => fill.take(arena.words(&slot)),
+                };
                 arena.give(slot);
                 taken
             }
@@ -302,6 +316,10 @@ impl Worker {
             let why = format!("{} sent a FILLED that is malformed", request.from);
             return self.distrust(from, why);
         };
+        if request.link != self.messaging.number_of(from) {
+            // An earlier process of the machine has sent it.
+            return;
+        }
         let manager = self.recorder.manager.as_mut();
         let code = match manager.map(|manager| manager.record_full(region, from)) {
             Some(Recorded::Yes) => DONE,

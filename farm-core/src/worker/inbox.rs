@@ -23,6 +23,8 @@ pub struct Inbox {
     items: ArrayQueue<Item>,
     /// Items of callers that could not wait while `items` was full.
     more: SegQueue<Item>,
+    /// Items that connect the worker to machines. They do not wait until the own machine has joined the others.
+    links: SegQueue<Item>,
     /// Number of threads that wait on `room` for room in `items`.
     waiting: AtomicUsize,
     lock: Mutex<()>,
@@ -36,6 +38,7 @@ impl Inbox {
         Self {
             items: ArrayQueue::new(items),
             more: SegQueue::new(),
+            links: SegQueue::new(),
             waiting: AtomicUsize::new(0),
             lock: Mutex::new(()),
             room: Condvar::new(),
@@ -83,6 +86,19 @@ impl Inbox {
         if let Err(item) = self.push(Box::new(item)) {
             self.more.push(item);
             (self.wake)();
+        }
+    }
+
+    /// As [`Inbox::insist`], for an item that connects the worker to a machine: it runs even if the own machine has not joined the others.
+    pub fn connect(&self, item: impl FnOnce(&mut Worker) + Send + 'static) {
+        self.links.push(Box::new(item));
+        (self.wake)();
+    }
+
+    pub(crate) fn take_link(&self) -> Option<Item> {
+        match self.links.is_empty() {
+            true => None,
+            false => self.links.pop(),
         }
     }
 

@@ -81,6 +81,13 @@ impl Newcomer {
     }
 }
 
+impl Newcomers {
+    /// Handles that the connection to a machine has ended. If another process of it connects, that one waits for this machine.
+    pub(super) fn forget(&mut self, machine: MachineId) {
+        self.running.remove(&machine);
+    }
+}
+
 impl Worker {
     pub(super) fn register_join_handlers(&mut self) {
         self.register(JOIN, Self::handle_join);

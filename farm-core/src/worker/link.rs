@@ -94,6 +94,7 @@ impl Worker {
         );
         self.logs.link(place, made.log_out, made.logs_in);
         self.epochs.on_joined(peer.machine, peer.workers);
+        self.complete_if_joined();
         marks::mark("worker: machine linked");
         Ok(())
     }
@@ -142,11 +143,14 @@ impl Worker {
 
     /// As [`Worker::unlink`], after the connection has ended in this way.
     fn unlink_after(&mut self, machine: MachineId, how: Departure) {
-        let drains = how == Departure::Lost && self.membership.survives();
+        // A process with memory that was no member has written no record.
+        let joins = self.store.placement().contains(machine) && !self.membership.stores(machine);
+        let drains = how == Departure::Lost && self.membership.survives() && !joins;
         if let Ok(place) = self.machine_place(machine) {
             self.logs.unlink(place, machine, drains);
         }
         self.long.unlink(machine);
+        self.newcomers.forget(machine);
         let mut lost = Vec::new();
         self.messaging.unlink(machine, &mut lost);
         for cont in lost {

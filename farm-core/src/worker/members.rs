@@ -449,6 +449,7 @@ impl Worker {
             (self.members.hooks[hook].apply)(self, &configuration);
         }
         self.freeze_logs();
+        self.pause_filling();
         self.link_unlinked();
         marks::mark("membership: a worker has applied a configuration");
         match self.me.worker == WorkerId::FIRST {

@@ -144,6 +144,8 @@ pub struct Worker {
     unlinked: Vec<Arc<Linking>>,
     extending: extend::Extending,
     fill: Option<Box<fill::Fill>>,
+    /// Whether copies must not be changed by filling, because the configuration changes.
+    fill_pauses: bool,
     /// Bytes that the workers of this machine read in a second while they fill replicas.
     fill_rate: u64,
     /// The copies of other machines' regions that this worker has changed.
@@ -205,6 +207,7 @@ impl Worker {
             unlinked: Vec::new(),
             extending: extend::Extending::default(),
             fill: None,
+            fill_pauses: false,
             fill_rate,
             recorder: regions::RegionRecorder::new(parts.manager, max_message_bytes),
             slab: parts.store.slab(parts.me.worker),

@@ -148,13 +148,15 @@ impl Worker {
 
     /// Reconsiders the regions that are being recorded, because the configuration has changed.
     pub(super) fn reconsider_regions(&mut self, configuration: &Configuration) {
-        let is_member = |machine: &MachineId| configuration.member(*machine).is_some();
         self.recorder
             .asked
             .retain(|asked| configuration.region(asked.region).is_none());
         for asked in &mut self.recorder.asked {
-            asked.ready.retain(is_member);
-            asked.proposed.retain(is_member);
+            asked.ready.retain(|machine| configuration.stores(*machine));
+            // A machine may have come back.
+            let proposed = self.store.propose_backups(asked.region);
+            let is_new = |one: &MachineId| configuration.stores(*one) && !asked.ready.contains(one);
+            asked.proposed = proposed.filter(is_new).collect();
         }
     }
 

@@ -95,13 +95,18 @@ impl Worker {
     }
 
     fn run_items(&mut self) -> bool {
+        let mut connected = false;
+        while let Some(item) = self.inbox.take_link() {
+            item(self);
+            connected = true;
+        }
         // Until the machine has joined the cluster, what programs ask for waits.
         if !self.store.map().is_complete() {
-            return false;
+            return connected;
         }
         for taken in 0..MOST_ITEMS {
             let Some(item) = self.inbox.take() else {
-                return taken > 0;
+                return connected || taken > 0;
             };
             item(self);
         }

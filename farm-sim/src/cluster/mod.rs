@@ -370,6 +370,16 @@ impl Parts {
     }
 }
 
+impl Parts {
+    /// As [`Parts::submit`], for an item that connects the worker to a machine: it need not have joined the cluster.
+    fn connect(&self, worker: usize, item: impl FnOnce(&mut Worker) + Send + 'static) {
+        let seat = &self.seats[worker];
+        let process = self.machines[seat.machine].process.borrow();
+        process.inboxes[seat.me.worker.index()].connect(item);
+        self.fabric.unpark(seat.me.machine, seat.me.worker);
+    }
+}
+
 impl Machine {
     fn control(&self) -> Arc<Control> {
         Arc::clone(&self.process.borrow().control)

@@ -235,7 +235,7 @@ impl Parts {
         // The items of a process that has ended are gone.
         if self.machines[self.seats[link.seat].machine].is_running() {
             let linking = Arc::clone(&link.linking);
-            self.submit(link.seat, move |worker| linking.link(worker));
+            self.connect(link.seat, move |worker| linking.link(worker));
         }
     }
 }

@@ -123,6 +123,7 @@ pub const ALL: &[Mutant] = &[
     mutant("suspended commit aborted", "append-survived"),
     mutant("commits begin before the locks", "append-survived"),
     mutant("region served before its locks", "append-survived"),
+    mutant("pull over newer", "append-survived"),
 ];
 
 /// The result of a hunt for a mutant.

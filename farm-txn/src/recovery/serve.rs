@@ -237,7 +237,8 @@ fn end_here(worker: &mut Worker, one: &EndedHere, kept: &BTreeSet<Address>) -> R
 fn table(worker: &mut Worker, region: RegionId) -> Option<&BlockTable> {
     if !transactions(worker).recovering.tables.contains_key(&region) {
         let memory = worker.store().replica(region)?;
-        let table = BlockTable::open(memory, region).ok()?;
+        // Other workers may be changing it.
+        let table = BlockTable::open_in_use(memory, region).ok()?;
         transactions(worker).recovering.tables.insert(region, table);
     }
     transactions(worker).recovering.tables.get(&region)

@@ -157,7 +157,7 @@ struct Next {
 }
 
 impl Reconfiguration {
-    /// Creates the value of the process `me`. `current` is in effect; the process is a member of it, or stores nothing and joins.
+    /// Creates the value of the process `me`. `current` is in effect; the process is a member of it, or joins.
     pub fn new(me: Process, current: Configuration) -> Self {
         Self {
             me,
