@@ -45,6 +45,8 @@ struct Attempt {
     /// Replicas for which memory is to be made.
     missing: VecDeque<Missing>,
     extension: Extension,
+    /// Whether no machine has memory, so that the manager only waits until it looks again.
+    waits: bool,
 }
 
 /// New replicas of a region.
@@ -69,7 +71,7 @@ impl Extending {
 
     /// Returns whether something is being added.
     pub(super) fn is_under_way(&self) -> bool {
-        self.attempt.is_some() || !self.joining.is_empty()
+        self.attempt.as_ref().is_some_and(|attempt| !attempt.waits) || !self.joining.is_empty()
     }
 }
 
@@ -102,6 +104,7 @@ impl Worker {
         if let Some(manager) = &mut self.recorder.manager {
             manager.record_recovered_again();
         }
+        self.extending.attempt.take_if(|attempt| attempt.waits);
         self.extend_configuration();
     }
 
@@ -150,6 +153,7 @@ impl Worker {
                 members,
                 replicas: Vec::new(),
             },
+            waits: false,
         });
         self.defer(Cont::new(Self::prepare_next, number));
     }
@@ -225,7 +229,7 @@ impl Worker {
         };
         let extension = std::mem::take(&mut attempt.extension);
         if extension.is_empty() {
-            // No machine has memory now.
+            attempt.waits = true;
             return self.set_timer(LOOK_AGAIN, Cont::new(Self::end_attempt, number));
         }
         self.drive(|value, out| value.extend(extension, out));
