@@ -391,8 +391,9 @@ Keys that may differ:
   transactions.objects, transactions.bytes, transactions.patience_ms, transactions.open_ms, transactions.concurrency
   rdma.*, and of a [[machine]] cores, address, device, device_port and gid_index
 
-A node stops after SIGINT or SIGTERM, and when another machine of the cluster left or was lost; it prints
-the reason. Exit status: 0 if this node or the machine that left received a signal, 1 after a failure.
+A node stops after SIGINT or SIGTERM, and when another machine of the cluster left, or was lost without copies of
+its data; it prints the reason. A machine that was lost is started again by the same command: it joins the others, if
+these run (docs/LOSSES.md). Exit status: 0 if this node or the machine that left received a signal, 1 after a failure.
 
 Example, each line in its own terminal:
   farm node --config my.toml --machine 1
