@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use farm::farm_core::ids::Address;
-use farm::farm_core::membership::configuration::{Replica, ReplicaState};
+use farm::farm_core::membership::configuration::Replica;
 use farm::farm_core::membership::files::FileStore;
 use farm::farm_core::membership::store::ConfigStore;
 use farm::prelude::*;
@@ -347,9 +347,8 @@ impl Machines {
         wait_for("full copies", || {
             let newest = store.read().unwrap()?;
             let storing = newest.running().filter(|member| member.stores).count();
-            let is_full = |one: &Replica| one.state == ReplicaState::Full;
             let all_full = newest.regions.iter().all(|region| {
-                region.replicas.len() == replicas && region.replicas.iter().all(is_full)
+                region.replicas.len() == replicas && region.replicas.iter().all(Replica::is_full)
             });
             (storing == usize::from(MACHINES) && all_full).then_some(())
         });

@@ -39,9 +39,8 @@ use crate::worker::{Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
 use admission::Admit;
 pub use error::MachineError;
 pub use fabric::fabric_config;
-use manager::{
-    begin_with, config_store, configuration_to_join, joins_survivors, make_manager, make_members,
-};
+pub use manager::newest_configuration;
+use manager::{begin_with, config_store, joins_survivors, make_manager, make_members};
 use meet::{Met, meet};
 use pages::Pages;
 use parts::{arena, make_store, reads_in_flight, ring_format, spare};
@@ -206,7 +205,7 @@ impl Machine {
             false => config_store(config, id)?,
         };
         let known = match joins {
-            true => configuration_to_join(config)?,
+            true => newest_configuration(config)?,
             false => None,
         };
         let met = meet(config, (id, joins), &mut fabric, (known.as_ref(), patience))?;

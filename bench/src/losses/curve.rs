@@ -68,13 +68,11 @@ impl Curve {
         let is_back = |window: &[u64]| window.iter().sum::<u64>() as f64 >= enough;
         let back = since.windows(WINDOW).position(is_back)?;
         let back = BIN * (signal + back) as u32;
-        let gaps = since.split(|commits| *commits > 0);
-        let longest = gaps.map(<[u64]>::len).max().unwrap_or(0);
         Some(Pause {
             before_per_s,
             after_per_s,
             without_service: back.saturating_sub(self.signal),
-            without_commit: BIN * longest as u32,
+            without_commit: longest_gap(since),
         })
     }
 
@@ -84,9 +82,7 @@ impl Curve {
             .bins
             .get(Self::bin(from)..Self::bin(to).max(Self::bin(from) + 1));
         let bins = bins.unwrap_or_default();
-        let gaps = bins.split(|commits| *commits > 0);
-        let longest = gaps.map(<[u64]>::len).max().unwrap_or(0);
-        (per_s(bins), BIN * longest as u32)
+        (per_s(bins), longest_gap(bins))
     }
 
     /// Returns commits per second by milliseconds from the signal, in steps of one millisecond.
@@ -105,6 +101,12 @@ impl Curve {
 fn per_s(bins: &[u64]) -> f64 {
     let time = BIN.as_secs_f64() * bins.len().max(1) as f64;
     bins.iter().sum::<u64>() as f64 / time
+}
+
+/// Returns the longest time without any commit.
+fn longest_gap(bins: &[u64]) -> Duration {
+    let gaps = bins.split(|commits| *commits > 0);
+    BIN * gaps.map(<[u64]>::len).max().unwrap_or(0) as u32
 }
 
 #[cfg(test)]

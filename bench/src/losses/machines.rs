@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use farm_core::config::Config;
-use farm_core::config::host::{run_dir, store_dir};
+use farm_core::config::host::run_dir;
 use farm_core::fabric::shm::{find_stale_files, remove_stale_files};
 use farm_core::ids::MachineId;
-use farm_core::membership::configuration::{Replica, ReplicaState};
-use farm_core::membership::files::FileStore;
-use farm_core::membership::store::ConfigStore;
+use farm_core::machine::newest_configuration;
+use farm_core::membership::configuration::{RegionReplicas, Replica};
 
 use super::LossOptions;
 use super::curve::{Curve, now_ns};
@@ -151,14 +150,13 @@ impl Machines {
 
     /// Returns whether all copies of all regions are there, and full.
     fn are_full(&self) -> Result<bool> {
-        let mut store = FileStore::at(&store_dir(&self.config), &self.config.cluster.name);
-        let newest = store.read()?.context("the cluster has no configuration")?;
+        let newest = newest_configuration(&self.config)?;
+        let newest = newest.context("the cluster has no configuration")?;
         let copies = self.config.replicas();
-        let is_full = |one: &Replica| one.state == ReplicaState::Full;
-        Ok(newest
-            .regions
-            .iter()
-            .all(|region| region.replicas.len() == copies && region.replicas.iter().all(is_full)))
+        let has_all = |region: &RegionReplicas| {
+            region.replicas.len() == copies && region.replicas.iter().all(Replica::is_full)
+        };
+        Ok(newest.regions.iter().all(has_all))
     }
 
     /// Ends the load. Returns the curve of the machines that are left.
@@ -194,8 +192,8 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        // Closing their standard input tells them to stop. All are told first, so that they stop together and in order, and remove their
-        // files.
+        // Closing its standard input tells a machine to stop. All are told before the first is waited for: then they stop in order, and
+        // remove their files.
         let returned = std::mem::take(&mut self.returned);
         self.all.extend(returned.into_iter().map(Some));
         self.left().for_each(|machine| machine.orders = None);

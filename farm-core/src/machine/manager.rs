@@ -87,17 +87,18 @@ pub(super) fn joins_survivors(config: &Config, id: MachineId) -> Result<bool, Ma
     let FabricConfig::Shm(own) = fabric_config(config, id)? else {
         return Ok(false);
     };
-    let newest = configuration_to_join(config)?;
+    let newest = newest_configuration(config)?;
     let members = newest.iter().flat_map(|newest| &newest.members);
     let mut others = members.filter(|member| member.stores && member.machine != id);
     Ok(others.any(|member| is_alive(&own, member.machine, member.boot)))
 }
 
-/// Returns the newest configuration, for a machine that [joins](joins_survivors) it; `None` if there is none yet.
-pub(super) fn configuration_to_join(
-    config: &Config,
-) -> Result<Option<Configuration>, MachineError> {
-    Ok(FileStore::at(&store_dir(config), &config.cluster.name).read()?)
+/// Reads the newest configuration of the cluster from its store on this computer; `None` if there is none yet.
+///
+/// # Errors
+/// [`StoreError`] if the store cannot be read.
+pub fn newest_configuration(config: &Config) -> Result<Option<Configuration>, StoreError> {
+    FileStore::at(&store_dir(config), &config.cluster.name).read()
 }
 
 /// Returns the configuration with which a machine begins that has met others. If it `joins` them, that is the newest one, which may have
@@ -112,7 +113,7 @@ pub(super) fn begin_with(
         return Err(MachineError::RunsAlready(id));
     }
     let newest = match joins {
-        true => configuration_to_join(config)?,
+        true => newest_configuration(config)?,
         false => None,
     };
     match newest {

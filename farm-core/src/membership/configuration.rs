@@ -101,6 +101,13 @@ pub struct Replica {
     pub state: ReplicaState,
 }
 
+impl Replica {
+    /// Returns whether it has the whole region.
+    pub fn is_full(&self) -> bool {
+        self.state == ReplicaState::Full
+    }
+}
+
 /// The replicas of a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionReplicas {
@@ -329,8 +336,7 @@ impl Configuration {
 
     fn check_region(&self, region: &RegionReplicas) -> Result<(), Invalid> {
         let id = region.region;
-        let primary = region.replicas.first();
-        if primary.is_none_or(|primary| primary.state != ReplicaState::Full) {
+        if !region.replicas.first().is_some_and(Replica::is_full) {
             return Err(Invalid::Primary(id));
         }
         for (at, replica) in region.replicas.iter().enumerate() {

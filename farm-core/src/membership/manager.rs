@@ -180,7 +180,7 @@ impl Manager {
             None => Recorded::No(format!(
                 "machine {machine} has no replica of region {region}"
             )),
-            Some(replica) if replica.state == ReplicaState::Full => Recorded::Yes,
+            Some(replica) if replica.is_full() => Recorded::Yes,
             Some(_) => {
                 match recovered {
                     true => _ = self.filled.insert((region, machine)),

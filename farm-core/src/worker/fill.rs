@@ -19,7 +19,7 @@ use crate::alloc::{Block, BlockTable, Taken};
 use crate::ids::{Address, RegionId, WorkerRef};
 use crate::marks;
 use crate::mem::WORD_BYTES;
-use crate::membership::configuration::{Configuration, Replica, ReplicaState};
+use crate::membership::configuration::{Configuration, Replica};
 use crate::membership::manager::Recorded;
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::object::Image;
@@ -163,7 +163,7 @@ impl Worker {
     /// configuration.
     pub(super) fn fill_replicas(&mut self, configuration: &Configuration) {
         let me = self.me.machine;
-        let is_own = |one: &Replica| one.machine == me && one.state == ReplicaState::Filling;
+        let is_own = |one: &Replica| one.machine == me && !one.is_full();
         let regions = configuration.regions.iter();
         let own = regions.filter(|region| region.replicas.iter().any(is_own));
         self.store.fill_later(own.map(|region| region.region));
@@ -194,7 +194,7 @@ impl Worker {
         match self.backup_table(region).cloned() {
             Ok(table) => {
                 self.fill = Some(Box::new(Fill::new(region, table, self.now)));
-                self.fill_on(());
+                self.fill_on((), ());
             }
             Err(error) => self.control.fail(format!(
                 "this machine has no memory for its copy of region {region}: {error}"
@@ -202,7 +202,7 @@ impl Worker {
         }
     }
 
-    fn fill_on(&mut self, (): ()) {
+    fn fill_on(&mut self, (): (), (): ()) {
         if self.fill_pauses {
             return self.fill_after(PIECE_AGAIN);
         }
@@ -210,26 +210,25 @@ impl Worker {
             return;
         };
         match fill.step() {
-            Step::Report => self.report_filled(),
+            Step::Report => self.report_filled((), ()),
             Step::Read(request) => {
-                let cont = Cont::new(|worker: &mut Self, _: u64, read| worker.on_piece(read), 0);
+                let cont = Cont::new(Self::on_piece, ());
                 if let Err(ReadError::Busy) = self.read_lock_free(request, cont) {
-                    let again = Cont::new(|worker: &mut Self, _: u64, ()| worker.fill_on(()), 0);
-                    self.when_slot(request.bytes(), again);
+                    self.when_slot(request.bytes(), Cont::new(Self::fill_on, ()));
                 }
             }
         }
     }
 
     fn fill_after(&mut self, wait: Duration) {
-        let again = Cont::new(|worker: &mut Self, _: u64, ()| worker.fill_on(()), 0);
+        let again = Cont::new(Self::fill_on, ());
         match wait.is_zero() {
             true => self.defer(again),
             false => self.set_timer(wait, again),
         }
     }
 
-    fn on_piece(&mut self, read: ReadResult) {
+    fn on_piece(&mut self, (): (), read: ReadResult) {
         let Some(mut fill) = self.fill.take() else {
             return;
         };
@@ -277,27 +276,21 @@ impl Worker {
         }
     }
 
-    fn report_filled(&mut self) {
+    fn report_filled(&mut self, (): (), (): ()) {
         let Some(fill) = &self.fill else {
             return;
         };
         let body = fill.region.to_bits().to_le_bytes();
         let manager = WorkerRef::first_of(self.membership.manager());
-        let cont = ReplyCont::new(
-            |worker: &mut Self, _: u64, reply| worker.on_filled(reply),
-            0,
-        );
+        let cont = ReplyCont::new(Self::on_filled, ());
         match self.call(manager, FILLED, &[&body], REPLY_BYTES, cont) {
             Ok(()) => {}
-            Err(CallError::Busy) => {
-                let again = |worker: &mut Self, _: u64, ()| worker.report_filled();
-                self.when_room(Cont::new(again, 0));
-            }
+            Err(CallError::Busy) => self.when_room(Cont::new(Self::report_filled, ())),
             Err(_) => self.fill_after(REPORT_AGAIN),
         }
     }
 
-    fn on_filled(&mut self, reply: Result<&[u8], CallError>) {
+    fn on_filled(&mut self, (): (), reply: Result<&[u8], CallError>) {
         if reply != Ok(&[DONE]) {
             return self.fill_after(REPORT_AGAIN);
         }

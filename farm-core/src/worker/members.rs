@@ -487,7 +487,7 @@ impl Worker {
         );
         self.manage_next(configuration);
         let is_new = self.store.is_used() && !self.store.map().is_complete();
-        if is_new && configuration.member(self.me.machine).is_some() {
+        if is_new && configuration.stores(self.me.machine) {
             self.complete_join();
         }
         for worker in self.other_own_workers() {

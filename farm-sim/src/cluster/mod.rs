@@ -362,21 +362,22 @@ impl Cluster {
 
 impl Parts {
     fn submit(&self, worker: usize, item: impl FnOnce(&mut Worker) + Send + 'static) {
-        let seat = &self.seats[worker];
-        let process = self.machines[seat.machine].process.borrow();
-        let submitted = process.inboxes[seat.me.worker.index()].submit(item);
+        let submitted = self.wake(worker, |inbox| inbox.submit(item));
         submitted.expect("only few work items wait for a simulated worker");
-        self.fabric.unpark(seat.me.machine, seat.me.worker);
     }
-}
 
-impl Parts {
     /// As [`Parts::submit`], for an item that connects the worker to a machine: it need not have joined the cluster.
     fn connect(&self, worker: usize, item: impl FnOnce(&mut Worker) + Send + 'static) {
+        self.wake(worker, |inbox| inbox.connect(item));
+    }
+
+    /// Puts something into the inbox of a worker, and wakes it.
+    fn wake<T>(&self, worker: usize, put: impl FnOnce(&Inbox) -> T) -> T {
         let seat = &self.seats[worker];
         let process = self.machines[seat.machine].process.borrow();
-        process.inboxes[seat.me.worker.index()].connect(item);
+        let done = put(&process.inboxes[seat.me.worker.index()]);
         self.fabric.unpark(seat.me.machine, seat.me.worker);
+        done
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use farm_core::alloc::{BlockTable, Difference, compare_replicas};
 use farm_core::ids::MachineId;
 use farm_core::marks;
-use farm_core::membership::configuration::{Process, RegionReplicas, ReplicaState};
+use farm_core::membership::configuration::{Process, RegionReplicas};
 use farm_core::worker::Worker;
 
 use super::{Cluster, Copies, Machine, Stepped};
@@ -96,8 +96,7 @@ impl Cluster {
         let storing = newest.members.iter().filter(|member| member.stores);
         let most = self.parts.limits.replicas.min(storing.count());
         let lacks = |region: &RegionReplicas| {
-            let full = region.replicas.iter();
-            let full = full.filter(|replica| replica.state == ReplicaState::Full);
+            let full = region.replicas.iter().filter(|one| one.is_full());
             full.count() < most
         };
         let id = newest.version.id;

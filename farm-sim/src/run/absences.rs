@@ -109,9 +109,7 @@ impl Guest {
             operations: vec![spec.operations * spec.clients as u64; limits.workers],
         }
     }
-}
 
-impl Guest {
     /// Returns whether the machine is to be killed once more, now that this is asked.
     fn is_killed_again(&mut self, runs: bool) -> bool {
         let looks = self.returns.as_mut().filter(|_| runs && self.starts > 0);

@@ -27,9 +27,9 @@ impl Configuration {
         for member in &extension.members {
             if self.member(member.machine).is_none() {
                 self.members.push(member.clone());
-                self.members.sort_by_key(|one| one.machine);
             }
         }
+        self.members.sort_by_key(|one| one.machine);
         let since = self.version.id;
         for (region, machine) in &extension.replicas {
             let is_member = self.stores(*machine);

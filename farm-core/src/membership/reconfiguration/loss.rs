@@ -61,7 +61,7 @@ impl Configuration {
         next.expiring = all.into_iter().collect();
         let mut halted = Vec::new();
         for region in &mut next.regions {
-            let full = region.replicas.iter().filter(is_full);
+            let full = region.replicas.iter().filter(|one| one.is_full());
             let machines = full.map(|one| one.machine).collect();
             if !remove_replicas(region, lost, next.version.id) {
                 halted.push((region.region, machines));
@@ -74,16 +74,12 @@ impl Configuration {
     }
 }
 
-fn is_full(replica: &&Replica) -> bool {
-    replica.state == ReplicaState::Full
-}
-
 /// Removes the replicas of a region that are lost. If the primary is lost, the first full backup takes its place. Returns false if
 /// there is no full replica.
 fn remove_replicas(region: &mut RegionReplicas, lost: &BTreeSet<MachineId>, id: u64) -> bool {
     let before = region.primary();
     region.replicas.retain(|one| !lost.contains(&one.machine));
-    let Some(first) = region.replicas.iter().position(|one| is_full(&one)) else {
+    let Some(first) = region.replicas.iter().position(Replica::is_full) else {
         return false;
     };
     if mutants::is_on("filling promoted") && first > 0 {

@@ -2,10 +2,8 @@
 
 use farm_bench::text;
 use farm_core::config::Config;
-use farm_core::config::host::store_dir;
-use farm_core::membership::configuration::{Configuration, ReplicaState};
-use farm_core::membership::files::FileStore;
-use farm_core::membership::store::ConfigStore;
+use farm_core::machine::newest_configuration;
+use farm_core::membership::configuration::Configuration;
 use serde::Serialize;
 
 /// The newest configuration.
@@ -26,7 +24,7 @@ pub(super) struct ConfigurationStatus {
 #[derive(Debug, Serialize)]
 struct MemberStatus {
     machine: u16,
-    /// Whether a process of the machine is a member. A machine that was lost is none until it has come back.
+    /// Whether a process of the machine is a member. A lost machine has none until it has come back.
     member: bool,
     /// Number of regions of which it is the primary.
     primaries: usize,
@@ -42,8 +40,7 @@ impl ConfigurationStatus {
         if !config.is_logged() {
             return None;
         }
-        let mut store = FileStore::at(&store_dir(config), &config.cluster.name);
-        let newest = store.read().ok()??;
+        let newest = newest_configuration(config).ok()??;
         Some(Self::of(config, &newest))
     }
 
@@ -54,7 +51,7 @@ impl ConfigurationStatus {
             for region in &newest.regions {
                 match region.replicas.iter().find(|one| one.machine == id) {
                     Some(_) if region.primary() == id => primaries += 1,
-                    Some(one) if one.state == ReplicaState::Full => copies += 1,
+                    Some(one) if one.is_full() => copies += 1,
                     Some(_) => filling += 1,
                     None => {}
                 }
@@ -107,7 +104,9 @@ impl ConfigurationStatus {
 #[cfg(test)]
 mod tests {
     use farm_core::ids::{MachineId, RegionId};
-    use farm_core::membership::configuration::{Domain, Member, RegionReplicas, Replica};
+    use farm_core::membership::configuration::{
+        Domain, Member, RegionReplicas, Replica, ReplicaState,
+    };
 
     use super::*;
 

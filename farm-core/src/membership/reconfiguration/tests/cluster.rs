@@ -445,8 +445,7 @@ impl Cluster {
         let newest = self.store.last().unwrap();
         for (id, machines) in &halted.regions {
             let region = newest.region(*id).unwrap();
-            let is_full = |one: &&Replica| one.state == ReplicaState::Full;
-            let full = region.replicas.iter().filter(is_full);
+            let full = region.replicas.iter().filter(|one| one.is_full());
             let full: Vec<MachineId> = full.map(|one| one.machine).collect();
             assert_eq!(full, *machines, "{id}");
             let had_data =

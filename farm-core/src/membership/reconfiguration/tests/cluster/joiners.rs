@@ -102,7 +102,7 @@ impl Cluster {
         let mut changed = false;
         for region in &mut next.regions {
             for replica in &mut region.replicas {
-                if replica.machine == machine && replica.state == ReplicaState::Filling {
+                if replica.machine == machine && !replica.is_full() {
                     replica.state = ReplicaState::Full;
                     self.full.entry(region.region).or_default().insert(machine);
                     changed = true;
