@@ -53,14 +53,14 @@ pub use crate::calls::Objects;
 use crate::calls::{ArrayCall, ArrayCont};
 use crate::commit::drive;
 use crate::contexts::checkout;
-use crate::error::{TxError, lost, unusable_here};
+use crate::error::{Abort, TxError, lost, unusable_here};
 use crate::handle::TxHandle;
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 use crate::open;
 use crate::record;
 use crate::regions;
-use crate::remote::{block_word, elsewhere, elsewhere_for_new};
+use crate::remote::{block_word, check_configuration, elsewhere, elsewhere_for_new};
 use crate::slots;
 use crate::tx::{ObjectId, Place, Tx, is_slot};
 
@@ -98,6 +98,7 @@ pub fn read_array(
         machine: elsewhere(worker, address),
         cont: ArrayCont::Read(cont),
         block: 0,
+        since: 0,
         failed: None,
     };
     asked.failed = check(worker, &asked).err();
@@ -131,6 +132,7 @@ pub fn alloc_array(
         machine,
         cont: ArrayCont::Allocated(cont),
         block: 0,
+        since: 0,
         failed: None,
     };
     let checked = match machine {
@@ -308,10 +310,26 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
         Some((first, block)) if !first.is_null() => {
             asked.objects.first = first;
             asked.block = block;
-            post(worker, key, ());
+            on_reserved(worker, key);
         }
         _ => end(worker, key, Err(TxError::NoMemory(machine))),
     }
+}
+
+/// Goes on when another machine has reserved room.
+fn on_reserved(worker: &mut Worker, key: u64) {
+    let layer = transactions(worker);
+    let now = layer.configuration;
+    let asked = &mut layer.arrays[key as usize];
+    asked.since = now;
+    let tx = asked.tx;
+    let checked = open::with(worker, tx, |tx, _| check_configuration(tx, now));
+    if let Err(error) = checked.and_then(|checked| checked) {
+        let asked = transactions(worker).arrays.remove(key as usize);
+        give_back(worker, &asked);
+        return end_with(worker, asked.cont, Err(error));
+    }
+    post(worker, key, ());
 }
 
 /// Reserves room for an array on this machine and writes its first headers. Returns the address of its first object.
@@ -355,7 +373,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
 fn give_back(worker: &mut Worker, asked: &ArrayCall) {
     let slots = asked.objects;
     if let Some(machine) = asked.machine {
-        return slots::release_remote(worker, machine, slots);
+        return slots::release_remote(worker, machine, slots, asked.since);
     }
     release_here(worker, &slots);
 }
@@ -380,9 +398,14 @@ fn post(worker: &mut Worker, key: u64, (): ()) {
 fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
     let layer = transactions(worker);
     let asked = layer.arrays.remove(key as usize);
+    // The next primary may have given the room to others.
+    let is_void = asked.is_new() && asked.machine.is_some() && asked.since != layer.configuration;
     let objects = match layer.counters.count_read(&asked.place(0), result) {
         Ok(slot) => {
             let objects = open::with(worker, asked.tx, |tx, worker| {
+                if is_void {
+                    return Err(Abort::Reconfigured.into());
+                }
                 if asked.block != 0 {
                     note_blocks(tx, worker.store().geometry(), &asked);
                 }
@@ -395,6 +418,7 @@ fn on_read(worker: &mut Worker, key: u64, result: ReadResult) {
             worker.arena().give(slot);
             objects.and_then(|objects| objects)
         }
+        Err(_) if is_void => Err(Abort::Reconfigured.into()),
         Err(error) => Err(error),
     };
     if objects.is_err() && asked.is_new() {

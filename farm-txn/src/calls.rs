@@ -54,6 +54,8 @@ pub(crate) struct ArrayCall {
     pub(crate) cont: ArrayCont,
     /// What copies must know of the block of the first object of a new array; 0 if there are none.
     pub(crate) block: u64,
+    /// The configuration in which another machine has reserved room.
+    pub(crate) since: u64,
     /// Error that was found before the first step.
     pub(crate) failed: Option<TxError>,
 }

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use farm_core::ids::WorkerRef;
 use farm_core::worker::{EpochGuard, Worker};
 
 use crate::calls::{ArrayCall, DeferredResult, RemoteCall, WaitingCommit};
@@ -16,9 +15,9 @@ use crate::counters::TxCounters;
 use crate::error::TxError;
 use crate::handle::{OpenTx, TxHandle};
 use crate::limits::TxLimits;
-use crate::object_run::ObjectRun;
 use crate::recovery::Recovering;
 use crate::retry::state::{Gate, Run};
+use crate::slots::Release;
 use crate::tx::Tx;
 
 /// Number of results for which memory is allocated in advance.
@@ -49,7 +48,7 @@ pub(crate) struct Transactions {
     /// The time for which reads of one transaction that time out are retried.
     pub(crate) patience: Duration,
     /// Released slots that are to be sent to the workers that own their blocks.
-    pub(crate) releases: Vec<(WorkerRef, ObjectRun)>,
+    pub(crate) releases: Vec<Release>,
     /// Commits that have not ended; `None` while one runs.
     pub(crate) commits: slab::Slab<Option<Box<Coordinator>>>,
     /// Commits that have not begun, because regions of their new objects are not recorded.

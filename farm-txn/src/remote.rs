@@ -17,7 +17,7 @@ use crate::open;
 use crate::regions;
 use crate::slots;
 use crate::tx::reservation::reserve;
-use crate::tx::{ObjectId, Place, wrong_size};
+use crate::tx::{ObjectId, Place, Tx, wrong_size};
 
 /// Message id of the request to reserve room for an object near an address.
 pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
@@ -176,7 +176,9 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
         return end(worker, key, Err(TxError::NoMemory(machine)));
     };
     let place = Place { address, ..place };
+    let now = transactions(worker).configuration;
     let added = open::with(worker, tx, |tx, worker| {
+        check_configuration(tx, now)?;
         tx.check_limits(place.class.payload_capacity())?;
         if block != 0 {
             let geometry = worker.store().geometry();
@@ -186,9 +188,25 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
     });
     let added = added.and_then(|added| added);
     if added.is_err() {
-        slots::release_remote(worker, machine, ObjectRun::one(address, place.class));
+        slots::release_remote(worker, machine, ObjectRun::one(address, place.class), now);
     }
     end(worker, key, added);
+}
+
+/// Checks that a transaction began in the configuration in which another machine has reserved room for it, so that the configuration
+/// of the transaction says with which primary the reservation ends. `now` is the configuration of this worker: the machine still is the
+/// primary.
+///
+/// # Errors
+/// [`Abort::Reconfigured`]: the transaction could not commit.
+pub(crate) fn check_configuration(tx: &Tx, now: u64) -> Result<(), TxError> {
+    match tx.configuration == now {
+        true => Ok(()),
+        false => {
+            marks::mark("alloc: reserved for a transaction of an earlier configuration");
+            Err(Abort::Reconfigured.into())
+        }
+    }
 }
 
 fn decode(reply: &[u8]) -> Option<(Address, Version, Incarnation, u64)> {

@@ -2,18 +2,31 @@
 //!
 //! The worker that owns the block of a slot releases the slot. If that is another worker, the slot
 //! is sent to it by a message.
+//!
+//! A reservation ends with the primary that gave it: the next primary of the region knows nothing of it, and may have given the slot
+//! to another transaction. So a message names the configuration in which the slot was reserved, and nothing is released if the primary
+//! has changed since.
 
 use farm_core::alloc::{ReleaseError, SizeClass};
-use farm_core::ids::{Address, MachineId, WorkerRef};
-use farm_core::marks;
+use farm_core::ids::{Address, MachineId, RegionId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId, Request};
 use farm_core::worker::{Cont, Worker};
+use farm_core::{marks, mutants};
 
 use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 
 /// Message id of slots to release, which are sent to the worker that owns their block.
 pub(crate) const RELEASE: MessageId = MessageId(MessageId::TXN);
+
+/// Slots that are to be sent to the worker that releases them.
+#[derive(Clone, Copy)]
+pub(crate) struct Release {
+    to: WorkerRef,
+    slots: ObjectRun,
+    /// The configuration in which they were reserved, or in which their objects were freed.
+    since: u64,
+}
 
 /// Releases the slot of a freed object of this machine.
 pub(crate) fn release_local(worker: &mut Worker, address: Address, class: SizeClass) {
@@ -40,35 +53,34 @@ pub(crate) fn release(
             marks::mark("alloc: given back to a later process");
             return Ok(());
         }
-        // Nothing is allocated in the regions of lost machines.
-        Err(_) if worker.store().is_promoted(address.region()) => {
-            marks::mark("alloc: freed in a region of a lost machine");
-            return Ok(());
-        }
         released => released?,
     };
     if let Some(owner) = released {
         marks::mark("alloc: freed into another worker's block");
+        let slots = ObjectRun::one(address, class);
         let to = WorkerRef::new(worker.me().machine, owner);
-        send(worker, to, ObjectRun::one(address, class));
+        let since = transactions(worker).configuration;
+        send(worker, Release { to, slots, since });
     }
     Ok(())
 }
 
-/// Sends slots back to another machine.
-pub(crate) fn release_remote(worker: &mut Worker, machine: MachineId, slots: ObjectRun) {
+/// Sends slots back to another machine, which has reserved them in a configuration.
+pub(crate) fn release_remote(
+    worker: &mut Worker,
+    machine: MachineId,
+    slots: ObjectRun,
+    since: u64,
+) {
     marks::mark("alloc: given back to another machine");
     let to = worker.log_poller(machine);
-    send(
-        worker,
-        to.expect("slots are given back only to a machine of the cluster"),
-        slots,
-    );
+    let to = to.expect("slots are given back only to a machine of the cluster");
+    send(worker, Release { to, slots, since });
 }
 
-fn send(worker: &mut Worker, to: WorkerRef, slots: ObjectRun) {
+fn send(worker: &mut Worker, release: Release) {
     let releases = &mut transactions(worker).releases;
-    releases.push((to, slots));
+    releases.push(release);
     // If the list has further slots, a call of `flush` waits for room already.
     if releases.len() == 1 {
         flush(worker, (), ());
@@ -76,22 +88,38 @@ fn send(worker: &mut Worker, to: WorkerRef, slots: ObjectRun) {
 }
 
 fn flush(worker: &mut Worker, (): (), (): ()) {
-    while let Some(&(to, slots)) = transactions(worker).releases.last() {
-        match worker.send(to, RELEASE, &[&slots.encode()]) {
+    while let Some(&Release { to, slots, since }) = transactions(worker).releases.last() {
+        let body: [&[u8]; 2] = [&slots.encode(), &since.to_le_bytes()];
+        match worker.send(to, RELEASE, &body) {
             Err(CallError::Busy) => return worker.when_room(Cont::new(flush, ())),
             _ => transactions(worker).releases.pop(),
         };
     }
 }
 
+/// Returns whether the primary of a region has changed after this configuration.
+fn is_void(worker: &Worker, region: RegionId, since: u64) -> bool {
+    let applied = worker.store().applied();
+    let replicas = applied.as_ref().and_then(|applied| applied.region(region));
+    replicas.is_some_and(|replicas| replicas.last_primary_change > since)
+        && !mutants::is_on("void reservation released")
+}
+
 /// Handles [`RELEASE`].
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let from = request.from.machine;
-    let slots = ObjectRun::decode(body).filter(|slots| !slots.first.is_null());
-    let Some(slots) = slots else {
+    let decoded = body.split_last_chunk().and_then(|(slots, since)| {
+        let slots = ObjectRun::decode(slots).filter(|slots| !slots.first.is_null())?;
+        Some((slots, u64::from_le_bytes(*since)))
+    });
+    let Some((slots, since)) = decoded else {
         let why = format!("{} sent a RELEASE request that is not valid", request.from);
         return worker.distrust(from, why);
     };
+    if is_void(worker, slots.first.region(), since) {
+        marks::mark("alloc: reserved by a primary that was lost");
+        return;
+    }
     for index in 0..slots.count {
         let released = match slots.address(index) {
             Some(address) => release(worker, address, slots.class),

@@ -5,8 +5,8 @@
 
 use super::bitmap::FreeSlots;
 use super::block::Place;
+use super::check::check_headers;
 use super::fit::Demand;
-use super::rebuild::check_headers;
 use super::{AllocError, Block, BlockAllocator, Mismatch, ReleaseError, SizeClass};
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::mem::Memory;

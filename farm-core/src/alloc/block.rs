@@ -3,7 +3,6 @@
 //! Free blocks are searched first fit in the region's own table. A freed run needs no merging: adjacent free blocks are
 //! one range. Slab allocators request blocks through [`BlockSource`], once per block and not once per object.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -11,14 +10,12 @@ use crate::ids::{Address, RegionId, WorkerId};
 use crate::marks;
 use crate::mem::Memory;
 
-use super::bitmap::FreeSlots;
 use super::fit::{Demand, Fit, RegionBlocks};
-use super::reclassify::Vacancy;
 use super::region::ring_distance;
 use super::table::table_bases;
 use super::{
-    AllocError, Block, BlockKind, BlockTable, BlockUsage, Geometry, LocateError, SizeClass,
-    TableError,
+    Adoption, AllocError, Block, BlockKind, BlockTable, BlockUsage, Geometry, LocateError,
+    SizeClass, TableError,
 };
 
 /// Sizes and limits of a block allocator.
@@ -153,47 +150,6 @@ impl BlockAllocator {
     /// Returns the counter that shows slab allocators when to repeat a request.
     pub fn changes(&self) -> Changes {
         self.changes.clone()
-    }
-
-    /// Adds a region that already has a block table, for example after a restart, or when this machine becomes the
-    /// region's primary.
-    ///
-    /// # Errors
-    /// [`AllocError::Table`] or [`AllocError::RegionExists`].
-    pub fn adopt_region(&mut self, table: BlockTable) -> Result<(), AllocError> {
-        if self.index_of(table.region()).is_some() {
-            return Err(AllocError::RegionExists(table.region()));
-        }
-        table.check()?;
-        let mut vacant: BTreeMap<SizeClass, Vec<Vacancy>> = BTreeMap::new();
-        let mut arrays = BTreeMap::new();
-        let mut free = table.geometry().blocks() - table.geometry().first_block();
-        let mut next = 0;
-        while let Some(block) = table.next_block(next)? {
-            free -= block.head().run;
-            match block.head().kind {
-                BlockKind::Vacant => {
-                    vacant.entry(block.head().class).or_default().push(Vacancy {
-                        index: block.index(),
-                        since: self.cuts,
-                    });
-                }
-                BlockKind::Array => _ = arrays.insert(block.index(), allocated(&block)),
-                BlockKind::Slab => {}
-            }
-            next = BlockTable::next_after(&block);
-        }
-        self.in_use += table.memory().len() as u64;
-        let lowest_free = table.geometry().first_block();
-        self.regions.push(RegionBlocks {
-            table,
-            lowest_free,
-            free,
-            vacant,
-            arrays,
-        });
-        self.changes.add();
-        Ok(())
     }
 
     /// Returns the block tables of all regions, in the order in which the regions were added.
@@ -398,7 +354,7 @@ impl BlockAllocator {
         let block_bytes = self.config.block_bytes;
         let bases = &mut table_bases(self.config.seed, id);
         let table = BlockTable::format(memory, id, block_bytes, bases)?;
-        self.adopt_region(table)?;
+        self.adopt(Adoption::new(table), 1)?;
         marks::mark("alloc: region made");
         Ok(self.regions.len() - 1)
     }
@@ -443,13 +399,3 @@ impl BlockSource for Arc<Mutex<BlockAllocator>> {
 }
 
 const POISONED: &str = "a worker panicked while it held the lock of the block allocator";
-
-/// Returns the allocated objects of an array that was found in memory. If no object is allocated, the block stays an
-/// array, because a transaction may still be about to fill it.
-fn allocated(block: &Block) -> FreeSlots {
-    let mut held = FreeSlots::new(block.slots());
-    for slot in (0..block.slots()).filter(|slot| !block.is_allocated(*slot)) {
-        held.take(slot);
-    }
-    held
-}

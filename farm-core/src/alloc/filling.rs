@@ -22,12 +22,13 @@ pub(crate) enum Taken {
 }
 
 impl BlockTable {
-    /// Writes the heads that the primary has. `words` are those of the primary's region from its start, as many as the table of this
-    /// replica has. Returns the runs, in ascending order.
+    /// Returns the runs that the primary has, in ascending order. `words` are those of the primary's region from its start, as many as
+    /// the table of this replica has. Nothing is written: a run of which no commit has made an object is the primary's alone, and the
+    /// next primary may use its blocks for another one.
     ///
     /// # Errors
     /// [`TableError`] if no primary of a region with this geometry has such a table.
-    pub(crate) fn take_heads(&self, words: &[u64]) -> Result<Vec<Block>, TableError> {
+    pub(crate) fn primary_runs(&self, words: &[u64]) -> Result<Vec<Block>, TableError> {
         let mut runs = Vec::new();
         for index in self.geometry().first_block()..self.geometry().blocks() {
             let at = Geometry::state_offset(index) / WORD_BYTES;
@@ -44,30 +45,39 @@ impl BlockTable {
                     ..head
                 },
             };
-            runs.push(self.adopt_head(index, head)?);
+            runs.push(self.possible_run(index, head)?);
         }
         Ok(runs)
     }
 }
 
 impl Block {
-    /// Installs in a slot of a replica what the primary has there, if it is newer. `image` is consistent.
-    pub(crate) fn take(&self, slot: u32, image: &Image<'_>, payload: &mut Vec<u8>) -> Taken {
+    /// Installs in a slot of a replica what the primary has there, if it is newer, with the head of the run. `image` is consistent.
+    ///
+    /// # Errors
+    /// [`TableError`] if the replica has another run there. Nothing was written.
+    pub(crate) fn take(
+        &self,
+        slot: u32,
+        image: &Image<'_>,
+        payload: &mut Vec<u8>,
+    ) -> Result<Taken, TableError> {
         let (memory, at) = (self.table().memory(), self.offset_of(slot));
         let (version, incarnation) = (image.version(), image.incarnation());
         let is_reserved = !incarnation.is_allocated() && version <= self.base().version();
         if incarnation.0 == 0 || is_reserved {
-            return Taken::Nothing;
+            return Ok(Taken::Nothing);
         }
+        self.table().adopt_head(self.index(), self.head())?;
         let now = write::load_version(memory, at);
         if now.mode() != LockMode::Unlocked {
-            return Taken::Waits;
+            return Ok(Taken::Waits);
         }
         if now.version() >= version && !mutants::is_on("pull over newer") {
-            return Taken::Yes;
+            return Ok(Taken::Yes);
         }
         if !write::try_lock(memory, at, now.version(), LockMode::Exclusive) {
-            return Taken::Waits;
+            return Ok(Taken::Waits);
         }
         let bytes = self.head().class.object_bytes();
         payload.clear();
@@ -77,7 +87,7 @@ impl Block {
             image.copy_payload(0, payload);
         }
         write::install(memory, at, bytes, version, incarnation, payload);
-        Taken::Yes
+        Ok(Taken::Yes)
     }
 }
 
@@ -147,7 +157,7 @@ mod tests {
                     .memory()
                     .read_words(from.offset_of(slot), &mut words);
                 let image = Image::check(&words).unwrap();
-                taken.push(to.take(slot, &image, &mut payload));
+                taken.push(to.take(slot, &image, &mut payload).unwrap());
             }
         }
         taken
@@ -173,6 +183,9 @@ mod tests {
             primary
                 .write_run(first + 7, head(BlockKind::Vacant, 0, 1))
                 .unwrap(),
+            primary
+                .write_run(first + 10, head(BlockKind::Slab, 5, 2))
+                .unwrap(),
         ];
         for (slot, byte) in [(0, Some(3)), (0, Some(4)), (2, Some(5)), (2, None)] {
             write(&runs[0], slot, byte);
@@ -187,16 +200,18 @@ mod tests {
             runs[0].base(),
         );
         for _ in 0..2 {
-            let copied = copy.take_heads(&words(&primary)).unwrap();
+            let copied = copy.primary_runs(&words(&primary)).unwrap();
             let places = copied.iter().map(|run| (run.index(), run.head().run));
-            assert!(places.eq([(first, 1), (first + 2, 3), (first + 7, 1)]));
+            assert!(places.eq([(first, 1), (first + 2, 3), (first + 7, 1), (first + 10, 2)]));
             let taken = take_all(&runs, &copied);
             assert_eq!(taken.iter().filter(|one| **one == Taken::Yes).count(), 5);
             assert!(!taken.contains(&Taken::Waits));
             assert_eq!(compare_replicas(&primary, &copy), Ok(3));
         }
+        // A run without objects is not taken.
+        assert_eq!(copy.state(first + 10), Ok(BlockState::Free));
         // A change that came before is newer.
-        let copied = copy.take_heads(&words(&primary)).unwrap();
+        let copied = copy.primary_runs(&words(&primary)).unwrap();
         write(&copied[0], 0, Some(77));
         take_all(&runs, &copied);
         let at = copied[0].offset_of(0);
@@ -228,13 +243,27 @@ mod tests {
         let at = Geometry::state_offset(first) / WORD_BYTES;
         for bits in [7, u64::MAX, head.to_bits() | 99 << 32] {
             words[at] = bits;
-            assert!(copy.take_heads(&words).is_err(), "{bits:#x}");
+            assert!(copy.primary_runs(&words).is_err(), "{bits:#x}");
         }
-        assert!(copy.take_heads(&words[..at]).is_err());
+        assert!(copy.primary_runs(&words[..at]).is_err());
         words[at] = head.to_bits();
-        assert_eq!(copy.take_heads(&words).unwrap().len(), 1);
+        let runs = copy.primary_runs(&words).unwrap();
+        assert_eq!(runs.len(), 1);
         // Memory keeps its class while it is replicated.
-        words[at] = head.to_bits() ^ 1 << 8;
-        assert!(copy.take_heads(&words).is_err());
+        let (primary, class) = (table(), |number| SizeClass::new(number));
+        let head = |class| BlockHead {
+            kind: BlockKind::Slab,
+            class,
+            owner: WorkerId::FIRST,
+            run: 1,
+        };
+        let run = primary.write_run(first, head(class(1))).unwrap();
+        write(&run, 0, Some(1));
+        let mut words = vec![0; run.head().class.object_bytes() / WORD_BYTES];
+        primary.memory().read_words(run.offset_of(0), &mut words);
+        let image = Image::check(&words).unwrap();
+        copy.adopt_head(first, head(class(0))).unwrap();
+        let other = copy.possible_run(first, head(class(1))).unwrap();
+        assert!(other.take(0, &image, &mut Vec::new()).is_err());
     }
 }

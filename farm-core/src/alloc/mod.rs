@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Read in this order: [`SizeClass`] (the sizes of objects) → [`Geometry`], [`BlockState`] and [`BlockTable`] (the
-//! table at the start of a region) → [`BlockAllocator`] → [`Slab`] → [`Slab::rebuild`] (a slab allocator rebuilt from
-//! memory alone) → [`Slab::retire`] and [`BlockAllocator::reclaim`] (how a block is reused for another class) →
+//! table at the start of a region) → [`BlockAllocator`] → [`Slab`] → [`Adoption`] (a region whose
+//! allocator was lost) → [`Slab::retire`] and [`BlockAllocator::reclaim`] (how a block is reused for another class) →
 //! [`choose_region_id`].
 //!
 //! Invariants:
@@ -52,16 +52,17 @@
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 
+mod adopt;
 mod arrays;
 mod bitmap;
 mod block;
+mod check;
 mod class;
 mod error;
 mod filling;
 mod fit;
 mod fragmentation;
 mod geometry;
-mod rebuild;
 mod reclassify;
 mod region;
 pub mod replicas;
@@ -73,14 +74,15 @@ mod table;
 mod tests;
 mod usage;
 
+pub use adopt::{AdoptedBlock, Adoption};
 pub use arrays::ArrayRun;
 pub use block::{BlockAllocator, BlockConfig, BlockSource, Changes, Place, RegionSource};
+pub use check::Mismatch;
 pub use class::{CLASSES, FINE_LINES, SizeClass, TooLarge, class_for_payload};
 pub use error::{AllocError, LocateError, ReleaseError, TableError};
 pub(crate) use filling::Taken;
 pub use fragmentation::{ClassFragmentation, Fragmentation, fragmentation};
 pub use geometry::Geometry;
-pub use rebuild::Mismatch;
 pub use reclassify::Cut;
 pub use region::choose_region_id;
 pub(crate) use region::ring_distance;

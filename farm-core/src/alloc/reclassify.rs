@@ -21,7 +21,6 @@
 
 use super::slab::NONE;
 use super::{Block, BlockAllocator, BlockHead, BlockKind, BlockSource, Slab, TableError};
-use crate::ids::WorkerId;
 use crate::limits::LOW_MEMORY_SHARE;
 use crate::marks;
 use crate::mem::Context;
@@ -98,12 +97,7 @@ impl BlockAllocator {
     /// Makes a block without objects vacant.
     pub(super) fn vacate(&mut self, region: usize, index: u32, head: BlockHead) {
         let region = &mut self.regions[region];
-        let vacant = BlockHead {
-            kind: BlockKind::Vacant,
-            owner: WorkerId::FIRST,
-            ..head
-        };
-        region.table.rewrite_head(index, vacant);
+        region.table.rewrite_head(index, head.vacant());
         let since = self.cuts;
         let vacancies = region.vacant.entry(head.class).or_default();
         vacancies.push(Vacancy { index, since });

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use super::{BlockHead, BlockTable, TableError};
 use crate::ids::Address;
 use crate::mem::WORD_BYTES;
-use crate::object::{Base, Incarnation, VersionWord};
+use crate::object::{Base, Incarnation, LockMode, VersionWord};
 
 /// Offset in an object of the second word of its header.
 const INCARNATION_OFFSET: usize = WORD_BYTES;
@@ -79,6 +79,23 @@ impl Block {
     /// Returns whether the object in this slot has its allocated bit (`FaRM'14 §3.3`).
     pub(super) fn is_allocated(&self, slot: u32) -> bool {
         self.incarnation_of(slot).is_allocated()
+    }
+
+    /// Returns whether the object in this slot is allocated, or locked by a transaction that may allocate it.
+    pub(super) fn is_taken(&self, slot: u32) -> bool {
+        let word = self
+            .table
+            .memory()
+            .load(self.offset_of(slot), Ordering::Acquire);
+        self.is_allocated(slot) || VersionWord(word).mode() != LockMode::Unlocked
+    }
+
+    /// Returns the slot of the object that starts at this offset of the region.
+    pub(super) fn slot_at(&self, offset: u32) -> Option<u32> {
+        let BlockHead { run, class, .. } = self.head;
+        self.table
+            .geometry()
+            .slot_of(self.index, run, class, offset as usize)
     }
 
     /// Returns the second word of the header in this slot.

@@ -46,6 +46,17 @@ pub struct BlockHead {
     pub run: u32,
 }
 
+impl BlockHead {
+    /// Returns the head of the same run without objects.
+    pub(super) fn vacant(self) -> Self {
+        Self {
+            kind: BlockKind::Vacant,
+            owner: WorkerId::FIRST,
+            ..self
+        }
+    }
+}
+
 /// The state of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockState {

@@ -395,14 +395,9 @@ impl BlockTable {
     /// # Errors
     /// [`TableError`] if no primary has such a run there, or the table has another one there. Nothing was written.
     pub(super) fn adopt_head(&self, first: u32, head: BlockHead) -> Result<Block, TableError> {
+        self.possible_run(first, head)?;
         let BlockHead { run, class, .. } = head;
         let wrong = || self.bad_state(first, BlockState::Head(head).to_bits());
-        let left = self.geometry.blocks().checked_sub(first);
-        let is_inside =
-            first >= self.geometry.first_block() && left.is_some_and(|left| run <= left);
-        if !is_inside || self.geometry.slots(first, run, class) == 0 {
-            return Err(wrong());
-        }
         match self.state(first)? {
             // The owner and the kind change when an empty array is used again. Records arrive in any order, and what they say
             // about that does not matter for the objects.
@@ -419,6 +414,31 @@ impl BlockTable {
             }
         }
         self.write_run(first, head)
+    }
+
+    /// Returns the run that would be at `first` with this head, which is not written.
+    ///
+    /// # Errors
+    /// [`TableError`] if no region of this geometry has such a run.
+    pub(super) fn possible_run(&self, first: u32, head: BlockHead) -> Result<Block, TableError> {
+        let BlockHead { run, class, .. } = head;
+        let left = self.geometry.blocks().checked_sub(first);
+        let is_inside =
+            first >= self.geometry.first_block() && left.is_some_and(|left| run <= left);
+        if !is_inside || self.geometry.slots(first, run, class) == 0 {
+            return Err(self.bad_state(first, BlockState::Head(head).to_bits()));
+        }
+        let base = self.greatest_base(first, run)?;
+        Ok(Block::new(self.clone(), first, head, base))
+    }
+
+    /// Returns the greatest base of the blocks of a run.
+    fn greatest_base(&self, first: u32, run: u32) -> Result<Base, TableError> {
+        let mut base = self.base(first)?;
+        for further in first + 1..first + run {
+            base = base.max(self.base(further)?);
+        }
+        Ok(base)
     }
 
     /// Returns the head of the block of the object that starts at this offset. A machine checks an address from another
@@ -454,11 +474,7 @@ impl BlockTable {
     /// Writes the states of a run into free blocks, from the last block to the head, which publishes the run. The head
     /// gets the greatest base of the blocks.
     pub(super) fn write_run(&self, index: u32, head: BlockHead) -> Result<Block, TableError> {
-        let mut base = self.base(index)?;
-        for further in index + 1..index + head.run {
-            base = base.max(self.base(further)?);
-        }
-        self.set_base(index, base);
+        self.set_base(index, self.greatest_base(index, head.run)?);
         for back in (1..head.run).rev() {
             self.set(index + back, BlockState::Rest { back });
         }

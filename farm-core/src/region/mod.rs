@@ -4,6 +4,7 @@
 pub mod backups;
 pub mod map;
 pub mod placement;
+mod promoted;
 pub(crate) mod remote;
 pub mod store;
 pub mod table;

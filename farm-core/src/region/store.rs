@@ -10,11 +10,13 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::backups::{Backups, Prepared};
 use super::map::{RegionMap, Replicas};
 use super::placement::{Placement, spread};
+use super::promoted::Promoted;
+pub(crate) use super::promoted::Scan;
 use super::remote::RemoteRegions;
 use crate::alloc::{
-    AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockUsage, Changes,
-    Cut, Geometry, LocateError, Mismatch, Place, RegionSource, ReleaseError, SizeClass, Slab,
-    TableError, choose_region_id,
+    AdoptedBlock, AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource,
+    BlockTable, BlockUsage, Changes, Cut, Geometry, LocateError, Mismatch, Place, RegionSource,
+    ReleaseError, SizeClass, Slab, TableError, choose_region_id,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
@@ -76,8 +78,7 @@ pub struct Store {
     blocks: Mutex<BlockAllocator>,
     geometry: Geometry,
     regions: Regions,
-    /// Regions of which this machine became the primary when that was lost. Nothing is allocated in them.
-    promoted: Regions,
+    promoted: Mutex<Promoted>,
     map: Arc<RegionMap>,
     remote: RemoteRegions,
     /// Whether regions are placed on this machine.
@@ -126,7 +127,7 @@ impl Store {
             geometry: blocks.geometry(),
             blocks: Mutex::new(blocks),
             regions,
-            promoted: Regions::default(),
+            promoted: Mutex::default(),
             map,
             remote: RemoteRegions::default(),
             config,
@@ -252,6 +253,7 @@ impl Store {
         }
         self.remote
             .keep(|machine| configuration.member(machine).is_some());
+        lock(&self.promoted).pause();
         self.applied.store(Some(configuration));
     }
 
@@ -278,20 +280,20 @@ impl Store {
     }
 
     /// Compares a worker's slab allocator, and the machine's arrays, with the allocated bits in memory: see
-    /// [`Slab::check`] and [`BlockAllocator::check_arrays`].
+    /// [`Slab::check_with`] and [`BlockAllocator::check_arrays`]. Slots may be reserved without an object after a machine was lost.
     ///
     /// # Errors
     /// The first [`Mismatch`].
     pub fn check_slab(&self, slab: &Slab) -> Result<(), Mismatch> {
+        let may_leak = self.applied().is_some();
         let blocks = lock(&self.blocks);
         blocks.check_arrays()?;
-        slab.check(blocks.tables())
+        slab.check_with(blocks.tables(), may_leak)
     }
 
     /// Returns the memory and the capability of a region of this machine.
     pub fn region(&self, id: RegionId) -> Option<(Memory, Capability)> {
-        let own = lock(&self.regions).get(&id).cloned();
-        own.or_else(|| lock(&self.promoted).get(&id).cloned())
+        lock(&self.regions).get(&id).cloned()
     }
 
     /// Makes this machine's copy of a region the region itself. Returns whether the machine has the region now.
@@ -301,14 +303,68 @@ impl Store {
         }
         let copy = self.backups.as_ref().and_then(|copies| copies.take(id));
         if let Some(copy) = copy {
-            lock(&self.promoted).insert(id, copy);
+            lock(&self.promoted).add(id);
+            lock(&self.regions).insert(id, copy);
         }
         self.region(id).is_some()
     }
 
-    /// Returns whether a region was another machine's, which was lost. Slots of objects that are freed in it are not used again.
-    pub fn is_promoted(&self, id: RegionId) -> bool {
-        lock(&self.promoted).contains_key(&id)
+    /// Returns whether a region that was another machine's is not yet in the hands of the allocators.
+    pub fn is_adopting(&self) -> bool {
+        !lock(&self.promoted).is_empty()
+    }
+
+    /// Goes on with scans: all machines have recovered.
+    pub(crate) fn go_on_adopting(&self) {
+        lock(&self.promoted).go_on();
+    }
+
+    /// Begins to scan a region that was another machine's, and that no worker scans, on a machine with this many other workers.
+    ///
+    /// # Errors
+    /// [`TableError`] if its table is damaged.
+    pub(crate) fn begin_to_adopt(&self, others: usize) -> Result<Option<RegionId>, TableError> {
+        let mut promoted = lock(&self.promoted);
+        let Some(region) = promoted.take_waiting() else {
+            return Ok(None);
+        };
+        let memory = self.replica(region);
+        let memory = memory.expect("a region that was promoted has memory");
+        promoted.begin(BlockTable::open_in_use(memory, region)?, others);
+        Ok(Some(region))
+    }
+
+    /// Scans at most this many slots of such a region.
+    ///
+    /// # Errors
+    /// [`TableError`] if its table is damaged.
+    pub(crate) fn scan(&self, region: RegionId, most: u32) -> Result<Scan, TableError> {
+        lock(&self.promoted).scan(region, most)
+    }
+
+    /// Handles that another worker has turned since the scan of a region ended. Returns whether all have.
+    pub(crate) fn turned(&self, region: RegionId) -> bool {
+        lock(&self.promoted).turned(region)
+    }
+
+    /// Gives a scanned region to the block allocator. Each worker takes its blocks afterwards. Returns false if a worker has not turned
+    /// since the scan ended, or the machines recover.
+    ///
+    /// # Errors
+    /// [`AllocError`] if its table is damaged.
+    pub(crate) fn adopt(&self, region: RegionId, workers: usize) -> Result<bool, AllocError> {
+        let mut promoted = lock(&self.promoted);
+        let Some(scanned) = promoted.take(region) else {
+            return Ok(false);
+        };
+        let blocks = lock(&self.blocks).adopt(scanned, workers)?;
+        promoted.keep(region, blocks);
+        Ok(true)
+    }
+
+    /// Takes the blocks of an adopted region that a worker owns.
+    pub(crate) fn take_adopted(&self, region: RegionId, owner: WorkerId) -> Vec<AdoptedBlock> {
+        lock(&self.promoted).take_blocks(region, owner)
     }
 
     /// Returns the memory of this machine's replica of a region, as its primary or as a backup.
@@ -341,6 +397,9 @@ impl Store {
     /// # Errors
     /// [`ReleaseError`] if no object of this machine can be at the address, or it was released already.
     pub fn release(&self, address: Address) -> Result<Option<WorkerId>, ReleaseError> {
+        if !address.is_null() && lock(&self.promoted).release(address) {
+            return Ok(None);
+        }
         let mut blocks = lock(&self.blocks);
         match blocks.release_of_array(address) {
             Ok(_) => Ok(None),
@@ -379,10 +438,10 @@ impl Store {
         Ok(Some(block.bytes() as u64))
     }
 
-    /// Returns whether an allocation holds the lock at this moment. For schedulers that run several workers in one
-    /// thread: a worker that allocates must not be interrupted by another worker of its machine.
+    /// Returns whether an allocation, or the scan of a region, holds a lock at this moment. For schedulers that run several workers in
+    /// one thread: such a worker must not be interrupted by another worker of its machine.
     pub fn is_locked(&self) -> bool {
-        self.blocks.try_lock().is_err()
+        self.blocks.try_lock().is_err() || self.promoted.try_lock().is_err()
     }
 
     /// Returns the word by which backups learn of the block of an object: [`BlockAllocator::block_word`].

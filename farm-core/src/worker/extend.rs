@@ -2,7 +2,7 @@
 //!
 //! 1. When all machines have recovered in a configuration, the manager looks for regions with too few replicas. When a machine with
 //!    memory asks to [join](super::join), it looks again, and counts that machine.
-//! 2. It has the machines make memory for their new replicas, one replica after another. A machine that has none is passed over.
+//! 2. It has the machines make memory for their new replicas, a few at the same time. A machine that has none is passed over.
 //! 3. The next configuration has the machines as members, and their new replicas, which are not full
 //!    ([`Reconfiguration::extend`](crate::membership::reconfiguration::Reconfiguration::extend)). When it is in effect, they are
 //!    [filled](super::fill).
@@ -16,10 +16,13 @@ use super::regions::{DONE, NOT_YET, PREPARE_BACKUP, REPLY_BYTES};
 use super::{Cont, Worker};
 use crate::ids::{MachineId, RegionId, WorkerRef};
 use crate::marks;
+use crate::mem::Context;
 use crate::membership::configuration::{Configuration, Member, Process, RegionReplicas};
 use crate::membership::reconfiguration::Extension;
 use crate::messaging::{CallError, ReplyCont};
 
+/// Number of regions for which memory is made at the same time: to zero it takes a processor of the machine.
+const AT_ONCE: usize = 4;
 /// Time between two requests for memory.
 const ASK_AGAIN: Duration = Duration::from_millis(1);
 /// Time after which an attempt whose copies have memory, and which has not changed the configuration, is given up.
@@ -42,11 +45,23 @@ pub(super) struct Extending {
 /// What is being added to a configuration.
 struct Attempt {
     number: u64,
-    /// Replicas for which memory is to be made.
+    /// Replicas for which memory is to be made, and of which no request is under way.
     missing: VecDeque<Missing>,
+    /// Regions for whose next replica memory is being made.
+    under_way: Vec<Missing>,
     extension: Extension,
-    /// Whether no machine has memory, so that the manager only waits until it looks again.
-    waits: bool,
+    phase: Phase,
+}
+
+/// How far an attempt is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Memory is being made.
+    Prepares,
+    /// The configuration changes.
+    Extends,
+    /// No machine has memory: the manager waits until it looks again.
+    Waits,
 }
 
 /// New replicas of a region.
@@ -56,6 +71,27 @@ struct Missing {
     count: usize,
     /// Machines that may have them, in order.
     proposed: VecDeque<MachineId>,
+}
+
+/// A request for memory: the attempt and the region.
+#[derive(Clone, Copy)]
+struct Preparing {
+    number: u64,
+    region: RegionId,
+}
+
+impl Context for Preparing {
+    fn to_word(self) -> u64 {
+        self.number << 32 | u64::from(self.region.to_bits())
+    }
+
+    fn from_word(word: u64) -> Self {
+        Self {
+            number: word >> 32,
+            region: RegionId::from_bits(word as u32)
+                .expect("the context of this continuation has the id of a region"),
+        }
+    }
 }
 
 impl Extending {
@@ -69,9 +105,19 @@ impl Extending {
         self.attempt.as_mut().filter(|one| one.number == number)
     }
 
+    /// Returns the replicas of a region for which memory is being made.
+    fn preparing(&mut self, number: u64, region: RegionId) -> Option<&mut Missing> {
+        let attempt = self.attempt(number)?;
+        attempt
+            .under_way
+            .iter_mut()
+            .find(|one| one.region == region)
+    }
+
     /// Returns whether something is being added.
     pub(super) fn is_under_way(&self) -> bool {
-        self.attempt.as_ref().is_some_and(|attempt| !attempt.waits) || !self.joining.is_empty()
+        let attempt = self.attempt.as_ref();
+        attempt.is_some_and(|attempt| attempt.phase != Phase::Waits) || !self.joining.is_empty()
     }
 }
 
@@ -104,7 +150,8 @@ impl Worker {
         if let Some(manager) = &mut self.recorder.manager {
             manager.record_recovered_again();
         }
-        self.extending.attempt.take_if(|attempt| attempt.waits);
+        let attempt = &mut self.extending.attempt;
+        attempt.take_if(|attempt| attempt.phase == Phase::Waits);
         self.extend_configuration();
     }
 
@@ -149,11 +196,12 @@ impl Worker {
         self.extending.attempt = Some(Attempt {
             number,
             missing,
+            under_way: Vec::new(),
             extension: Extension {
                 members,
                 replicas: Vec::new(),
             },
-            waits: false,
+            phase: Phase::Prepares,
         });
         self.defer(Cont::new(Self::prepare_next, number));
     }
@@ -172,54 +220,73 @@ impl Worker {
         }
     }
 
-    /// Has memory made for the next replica. When all have memory, begins to change the configuration.
+    /// Has memory made for the next replicas. When all have memory, begins to change the configuration.
     fn prepare_next(&mut self, number: u64, (): ()) {
-        let Some(attempt) = self.extending.attempt(number) else {
+        let attempt = self.extending.attempt(number);
+        let Some(attempt) = attempt.filter(|attempt| attempt.phase == Phase::Prepares) else {
             return;
         };
-        let is_done = |one: &mut Missing| one.count == 0 || one.proposed.is_empty();
-        while let Some(done) = attempt.missing.pop_front_if(is_done) {
-            if done.count > 0 {
-                let (region, copies) = (done.region, done.count);
-                tracing::warn!(%region, copies, "no machine has memory for further copies of a region; see the logs of the machines");
+        let mut begun = Vec::new();
+        while attempt.under_way.len() < AT_ONCE
+            && let Some(next) = attempt.missing.pop_front()
+        {
+            if next.count == 0 {
+                continue;
             }
+            if next.proposed.is_empty() {
+                let (region, copies) = (next.region, next.count);
+                tracing::warn!(%region, copies, "no machine has memory for further copies of a region; see the logs of the machines");
+                continue;
+            }
+            begun.push(next.region);
+            attempt.under_way.push(next);
         }
-        let next = attempt.missing.front();
-        let Some((region, to)) = next.map(|next| (next.region, next.proposed[0])) else {
+        if attempt.under_way.is_empty() {
             return self.extend_by_attempt(number);
-        };
-        let body = region.to_bits().to_le_bytes();
-        let cont = ReplyCont::new(Self::on_prepared, number);
-        match self.call(
-            WorkerRef::first_of(to),
-            PREPARE_BACKUP,
-            &[&body],
-            REPLY_BYTES,
-            cont,
-        ) {
-            Ok(()) => {}
-            Err(CallError::Busy) => self.when_room(Cont::new(Self::prepare_next, number)),
-            Err(error) => self.on_prepared(number, Err(error)),
+        }
+        for region in begun {
+            self.prepare(Preparing { number, region }, ());
         }
     }
 
-    fn on_prepared(&mut self, number: u64, reply: Result<&[u8], CallError>) {
+    /// Asks the first machine that may have the next replica of a region to make its memory.
+    fn prepare(&mut self, of: Preparing, (): ()) {
+        let Preparing { number, region } = of;
+        let Some(next) = self.extending.preparing(number, region) else {
+            return;
+        };
+        let to = WorkerRef::first_of(next.proposed[0]);
+        let body = region.to_bits().to_le_bytes();
+        let cont = ReplyCont::new(Self::on_prepared, of);
+        match self.call(to, PREPARE_BACKUP, &[&body], REPLY_BYTES, cont) {
+            Ok(()) => {}
+            Err(CallError::Busy) => self.when_room(Cont::new(Self::prepare, of)),
+            Err(error) => self.on_prepared(of, Err(error)),
+        }
+    }
+
+    fn on_prepared(&mut self, of: Preparing, reply: Result<&[u8], CallError>) {
+        let Preparing { number, region } = of;
+        if reply == Ok(&[NOT_YET]) {
+            return self.set_timer(ASK_AGAIN, Cont::new(Self::prepare, of));
+        }
         let Some(attempt) = self.extending.attempt(number) else {
             return;
         };
-        if reply == Ok(&[NOT_YET]) {
-            return self.set_timer(ASK_AGAIN, Cont::new(Self::prepare_next, number));
-        }
-        if let Some(next) = attempt.missing.front_mut()
-            && let Some(machine) = next.proposed.pop_front()
-        {
+        let mut under_way = attempt.under_way.iter();
+        let Some(at) = under_way.position(|one| one.region == region) else {
+            return;
+        };
+        let mut next = attempt.under_way.swap_remove(at);
+        if let Some(machine) = next.proposed.pop_front() {
             if reply == Ok(&[DONE]) {
                 next.count -= 1;
-                attempt.extension.replicas.push((next.region, machine));
+                attempt.extension.replicas.push((region, machine));
             } else {
                 marks::mark("extend: a machine has no memory for a copy");
             }
         }
+        attempt.missing.push_front(next);
         self.defer(Cont::new(Self::prepare_next, number));
     }
 
@@ -229,9 +296,10 @@ impl Worker {
         };
         let extension = std::mem::take(&mut attempt.extension);
         if extension.is_empty() {
-            attempt.waits = true;
+            attempt.phase = Phase::Waits;
             return self.set_timer(LOOK_AGAIN, Cont::new(Self::end_attempt, number));
         }
+        attempt.phase = Phase::Extends;
         self.drive(|value, out| value.extend(extension, out));
         self.set_timer(PATIENCE, Cont::new(Self::end_attempt, number));
     }

@@ -5,10 +5,11 @@
 //!    another.
 //! 2. A worker reads the block table of the primary's region, then the objects, block by block, with lock-free reads. What it finds is
 //!    installed where it is newer.
-//! 3. It reports to the manager that the replica is full, until that is recorded.
+//! 3. It reports to the manager that the replica is full, until that is recorded, while it fills the next one.
 //!
 //! Whatever is committed before the configuration is at the primary, and all that is committed in it reaches the replica: so the replica
-//! then has everything. Nothing here depends on the machine that is the primary: if another one follows it, reads go there.
+//! then has everything. If another machine becomes the primary, the worker begins anew with its block table: blocks without a committed
+//! object may be others there.
 
 use std::time::Duration;
 
@@ -43,6 +44,8 @@ const LEAST_WAIT: u64 = 100_000;
 pub(super) struct Fill {
     region: RegionId,
     table: BlockTable,
+    /// The configuration in which the machine became the primary from which the region is read.
+    primary_since: u64,
     /// The primary's block table, as far as it was read.
     words: Vec<u64>,
     /// The runs of blocks, once the table was read.
@@ -64,10 +67,11 @@ enum Step {
 }
 
 impl Fill {
-    fn new(region: RegionId, table: BlockTable, now: Nanos) -> Self {
+    fn new(region: RegionId, table: BlockTable, primary_since: u64, now: Nanos) -> Self {
         Self {
             region,
             table,
+            primary_since,
             words: Vec::new(),
             runs: None,
             next: (0, 0),
@@ -114,7 +118,7 @@ impl Fill {
             self.words.extend_from_slice(piece);
             self.bytes += (piece.len() * WORD_BYTES) as u64;
             if piece.len() == left {
-                let runs = self.table.take_heads(&self.words);
+                let runs = self.table.primary_runs(&self.words);
                 self.runs = Some(runs.map_err(|error| error.to_string())?);
             }
             return Ok(true);
@@ -126,7 +130,8 @@ impl Fill {
         let objects = words.chunks_exact(stride).take(count as usize);
         for (slot, object) in (self.next.1..).zip(objects) {
             let image = Image::check(object).map_err(|why| format!("a read returned {why:?}"))?;
-            if run.take(slot, &image, &mut payload) == Taken::Waits {
+            let taken = run.take(slot, &image, &mut payload);
+            if taken.map_err(|error| error.to_string())? == Taken::Waits {
                 return Ok(false);
             }
         }
@@ -193,7 +198,8 @@ impl Worker {
         };
         match self.backup_table(region).cloned() {
             Ok(table) => {
-                self.fill = Some(Box::new(Fill::new(region, table, self.now)));
+                let since = self.primary_since(region);
+                self.fill = Some(Box::new(Fill::new(region, table, since, self.now)));
                 self.fill_on((), ());
             }
             Err(error) => self.control.fail(format!(
@@ -202,15 +208,33 @@ impl Worker {
         }
     }
 
+    /// Returns the configuration in which the primary of a region changed last.
+    fn primary_since(&self, region: RegionId) -> u64 {
+        let applied = self.store.applied();
+        let replicas = applied.as_ref().and_then(|applied| applied.region(region));
+        replicas.map_or(0, |replicas| replicas.last_primary_change)
+    }
+
+    /// Returns whether another machine has become the primary of the region that is being filled.
+    fn has_next_primary(&self, fill: &Fill) -> bool {
+        self.primary_since(fill.region) != fill.primary_since
+    }
+
     fn fill_on(&mut self, (): (), (): ()) {
         if self.fill_pauses {
             return self.fill_after(PIECE_AGAIN);
         }
-        let Some(fill) = &mut self.fill else {
+        let Some(mut fill) = self.fill.take() else {
             return;
         };
+        if self.has_next_primary(&fill) {
+            marks::mark("fill: begins anew with the next primary");
+            let since = self.primary_since(fill.region);
+            *fill = Fill::new(fill.region, fill.table, since, self.now);
+        }
+        let fill = self.fill.insert(fill);
         match fill.step() {
-            Step::Report => self.report_filled((), ()),
+            Step::Report => self.end_fill(),
             Step::Read(request) => {
                 let cont = Cont::new(Self::on_piece, ());
                 if let Err(ReadError::Busy) = self.read_lock_free(request, cont) {
@@ -233,16 +257,18 @@ impl Worker {
             return;
         };
         let before = fill.bytes;
+        let is_void = self.fill_pauses || self.has_next_primary(&fill);
         let taken = match read {
             Ok(slot) => {
                 let arena = self.endpoint.arena();
-                let taken = match self.fill_pauses {
+                let taken = match is_void {
                     true => Ok(false),
                     false => fill.take(arena.words(&slot)),
                 };
                 arena.give(slot);
                 taken
             }
+            Err(_) if is_void => Ok(false),
             Err(ReadError::StaysLocked(_)) => Ok(fill.halve()),
             // The region has no primary now.
             Err(ReadError::PeerLost(_) | ReadError::NoRegion(_)) => Ok(false),
@@ -276,30 +302,38 @@ impl Worker {
         }
     }
 
-    fn report_filled(&mut self, (): (), (): ()) {
-        let Some(fill) = &self.fill else {
-            return;
-        };
-        let body = fill.region.to_bits().to_le_bytes();
+    /// Has the manager record that the replica is full, and begins to fill the next one.
+    fn end_fill(&mut self) {
+        if let Some(fill) = self.fill.take() {
+            let (region, bytes) = (fill.region, fill.bytes);
+            tracing::info!(%region, bytes, "this machine has copied a region");
+            self.filled += 1;
+            self.report_filled(region.to_bits().into(), ());
+        }
+        self.fill_next();
+    }
+
+    fn report_filled(&mut self, region: u64, (): ()) {
         let manager = WorkerRef::first_of(self.membership.manager());
-        let cont = ReplyCont::new(Self::on_filled, ());
+        let cont = ReplyCont::new(Self::on_filled, region);
+        let body = (region as u32).to_le_bytes();
         match self.call(manager, FILLED, &[&body], REPLY_BYTES, cont) {
             Ok(()) => {}
-            Err(CallError::Busy) => self.when_room(Cont::new(Self::report_filled, ())),
-            Err(_) => self.fill_after(REPORT_AGAIN),
+            Err(CallError::Busy) => self.when_room(Cont::new(Self::report_filled, region)),
+            Err(_) => self.report_again(region),
         }
     }
 
-    fn on_filled(&mut self, (): (), reply: Result<&[u8], CallError>) {
+    fn report_again(&mut self, region: u64) {
+        self.set_timer(REPORT_AGAIN, Cont::new(Self::report_filled, region));
+    }
+
+    fn on_filled(&mut self, region: u64, reply: Result<&[u8], CallError>) {
         if reply != Ok(&[DONE]) {
-            return self.fill_after(REPORT_AGAIN);
+            return self.report_again(region);
         }
         marks::mark("fill: a replica is full");
-        if let Some(fill) = self.fill.take() {
-            let (region, bytes) = (fill.region, fill.bytes);
-            tracing::info!(%region, bytes, "this machine has a full copy of a region");
-        }
-        self.fill_next();
+        self.filled -= 1;
     }
 
     fn handle_filled(&mut self, request: Request, body: &[u8]) {

@@ -590,6 +590,7 @@ impl Worker {
         }
         if let Some(configuration) = self.store.applied_as(id) {
             self.fill_replicas(&configuration);
+            self.adopt_regions();
         }
     }
 

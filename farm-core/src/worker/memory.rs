@@ -77,6 +77,7 @@ impl Worker {
         self.register_long_handlers();
         self.register_member_handlers();
         self.register_fill_handlers();
+        self.register_adopt_handlers();
     }
 
     /// Returns the primary of a region; this machine if there is no such region.

@@ -4,6 +4,7 @@
 //! simulator calls it for every worker of a cluster in one thread. All code that runs on a worker runs inside a turn:
 //! message handlers, continuations, and work items submitted by threads outside.
 
+mod adopt;
 mod continuation;
 mod drain;
 mod epoch;
@@ -144,6 +145,10 @@ pub struct Worker {
     unlinked: Vec<Arc<Linking>>,
     extending: extend::Extending,
     fill: Option<Box<fill::Fill>>,
+    /// Number of replicas that this worker has filled, and that are not recorded as full.
+    filled: usize,
+    /// The region of a lost machine that this worker scans.
+    scans: Option<RegionId>,
     /// Whether copies must not be changed by filling, because the configuration changes.
     fill_pauses: bool,
     /// Bytes that the workers of this machine read in a second while they fill replicas.
@@ -207,6 +212,8 @@ impl Worker {
             unlinked: Vec::new(),
             extending: extend::Extending::default(),
             fill: None,
+            filled: 0,
+            scans: None,
             fill_pauses: false,
             fill_rate,
             recorder: regions::RegionRecorder::new(parts.manager, max_message_bytes),

@@ -51,6 +51,45 @@ struct Asked {
     ready: Vec<MachineId>,
     /// Machines to ask for memory, in order.
     proposed: VecDeque<MachineId>,
+    /// The machine that was asked last.
+    asking: Option<MachineId>,
+}
+
+impl Asked {
+    fn new(region: RegionId, proposed: impl Iterator<Item = MachineId>) -> Self {
+        Self {
+            region,
+            ready: Vec::new(),
+            proposed: proposed.collect(),
+            asking: None,
+        }
+    }
+
+    /// Handles another configuration, in which these machines store regions. `proposed` are those that may have copies, in order.
+    fn reconsider(
+        &mut self,
+        stores: impl Fn(MachineId) -> bool,
+        proposed: impl Iterator<Item = MachineId>,
+    ) {
+        self.ready.retain(|machine| stores(*machine));
+        // A machine may have come back.
+        let is_new = |one: &MachineId| stores(*one) && !self.ready.contains(one);
+        self.proposed = proposed.filter(is_new).collect();
+    }
+
+    /// Handles the answer of the machine that was asked last: whether it has memory.
+    fn on_answer(&mut self, has_memory: bool) {
+        let machine = self.asking.take();
+        let at = machine.and_then(|machine| self.proposed.iter().position(|one| *one == machine));
+        // Otherwise it was lost meanwhile.
+        let Some(machine) = at.and_then(|at| self.proposed.remove(at)) else {
+            return;
+        };
+        match has_memory {
+            true => self.ready.push(machine),
+            false => marks::mark("region: another backup tried"),
+        }
+    }
 }
 
 /// What a worker does to have regions recorded.
@@ -133,14 +172,8 @@ impl Worker {
     pub(super) fn record_new_regions(&mut self) {
         while let Some(region) = self.store.map().take_new() {
             let proposed = self.store.propose_backups(region);
-            let proposed = proposed
-                .filter(|one| self.membership.stores(*one))
-                .collect();
-            self.recorder.asked.push(Asked {
-                region,
-                ready: Vec::new(),
-                proposed,
-            });
+            let proposed = proposed.filter(|one| self.membership.stores(*one));
+            self.recorder.asked.push(Asked::new(region, proposed));
             // The caller may be anywhere in an operation.
             self.defer(Cont::new(Self::ask_to_record, u64::from(region.to_bits())));
         }
@@ -152,11 +185,8 @@ impl Worker {
             .asked
             .retain(|asked| configuration.region(asked.region).is_none());
         for asked in &mut self.recorder.asked {
-            asked.ready.retain(|machine| configuration.stores(*machine));
-            // A machine may have come back.
             let proposed = self.store.propose_backups(asked.region);
-            let is_new = |one: &MachineId| configuration.stores(*one) && !asked.ready.contains(one);
-            asked.proposed = proposed.filter(is_new).collect();
+            asked.reconsider(|machine| configuration.stores(machine), proposed);
         }
     }
 
@@ -183,6 +213,7 @@ impl Worker {
             Some(backup) if asked.ready.len() < backups => {
                 body.extend_from_slice(&asked.region.to_bits().to_le_bytes());
                 let cont = ReplyCont::new(Self::on_prepare_reply, context);
+                asked.asking = Some(*backup);
                 (*backup, PREPARE_BACKUP, cont)
             }
             None if asked.ready.len() < backups => {
@@ -219,12 +250,7 @@ impl Worker {
         let Some(asked) = self.recorder.asked(context) else {
             return;
         };
-        if let Some(backup) = asked.proposed.pop_front() {
-            match code {
-                DONE => asked.ready.push(backup),
-                _ => marks::mark("region: another backup tried"),
-            }
-        }
+        asked.on_answer(code == DONE);
         self.ask_to_record(context, ());
     }
 
@@ -531,5 +557,30 @@ mod tests {
         assert!(decode(&mut &machines(&[1, 2, 3])[..]).is_some());
         assert_eq!(decode(&mut &machines(&[1, 2, 1])[..]), None, "twice");
         assert_eq!(decode(&mut &machines(&[1, 2, 3, 4, 5, 6])[..]), None);
+    }
+
+    /// Regression test: the answer of the machine that was asked was taken for that of one which joined meanwhile, and comes before it. The
+    /// region was recorded with a copy on a machine that had no memory for it.
+    #[test]
+    fn an_answer_is_that_of_the_machine_that_was_asked() {
+        let machine = |id: u16| MachineId::new(id).unwrap();
+        let all = |ids: &[u16]| -> Vec<MachineId> { ids.iter().copied().map(machine).collect() };
+        let region = RegionId::new(3, 9).unwrap();
+        let mut asked = Asked::new(region, all(&[2, 3]).into_iter());
+        asked.asking = asked.proposed.front().copied();
+        asked.reconsider(|_| true, all(&[4, 2, 3]).into_iter());
+        asked.on_answer(true);
+        assert_eq!(asked.ready, all(&[2]));
+        assert_eq!(asked.proposed, all(&[4, 3]));
+        // One that has no memory is not asked again.
+        asked.asking = Some(machine(4));
+        asked.on_answer(false);
+        assert_eq!((asked.ready.len(), asked.proposed.len()), (1, 1));
+        // One that was lost does not count.
+        asked.asking = Some(machine(3));
+        asked.reconsider(|one| one == machine(5), all(&[5, 3]).into_iter());
+        asked.on_answer(true);
+        assert!(asked.ready.is_empty());
+        assert_eq!(asked.proposed, all(&[5]));
     }
 }

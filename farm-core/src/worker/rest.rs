@@ -48,6 +48,11 @@ impl Worker {
             ),
             ("regions being recorded", self.recorder.unfinished() as u64),
             ("replicas being filled", u64::from(self.fill.is_some())),
+            ("full replicas not recorded", self.filled as u64),
+            (
+                "regions of lost machines that are being adopted",
+                u64::from(self.store.is_adopting()),
+            ),
             (
                 "changes of the configuration begun",
                 u64::from(self.extending.is_under_way()),

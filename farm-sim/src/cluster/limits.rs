@@ -116,8 +116,6 @@ impl ClusterLimits {
         let storing = 3 + (seed / 3 % 2) as usize;
         self.machines = storing + self.without_memory;
         self.replicas = storing - 1;
-        // Nothing is allocated in regions of lost machines.
-        self.per_machine_bytes *= 4;
     }
 
     /// Makes logs fill up: one worker per machine, with the smallest logs and the most operations in flight.

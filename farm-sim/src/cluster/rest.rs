@@ -77,7 +77,7 @@ impl Cluster {
 
     /// Returns whether a machine that was lost is still a member of the configuration, which will change, a region has too few full
     /// replicas, or a worker does not know the newest configuration.
-    fn changes_configuration(&self) -> bool {
+    pub fn changes_configuration(&self) -> bool {
         if !self.parts.limits.survives {
             return false;
         }

@@ -71,6 +71,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         (End::Done(_), Some(_)) if survives => cluster
             .come_to_rest_with(&left_over)
             .and_then(|()| check_tables(&cluster))
+            .and_then(|()| check_allocators(&cluster))
             .map_err(|why| Failure::new(Judge::Rest, why)),
         (End::Stopped, Some(_)) if survives => {
             let why = format!(
@@ -236,6 +237,16 @@ fn run_clients(
 fn check_tables(cluster: &Cluster) -> Result<(), String> {
     let mut running = cluster.running();
     running.try_for_each(|worker| cluster.inspect(worker, workload::check_tables))
+}
+
+/// Checks that no machine could hand out the slot of an object that is allocated.
+fn check_allocators(cluster: &Cluster) -> Result<(), String> {
+    let check = |worker: &mut Worker| {
+        let checked = worker.check_slab();
+        checked.map_err(|mismatch| format!("worker {}: {mismatch}", worker.me()))
+    };
+    let mut running = cluster.running();
+    running.try_for_each(|worker| cluster.inspect(worker, check))
 }
 
 /// Reserves arrays of one object until no machine has a free block left. Returns the number of arrays.

@@ -124,6 +124,7 @@ pub const ALL: &[Mutant] = &[
     mutant("commits begin before the locks", "append-survived"),
     mutant("region served before its locks", "append-survived"),
     mutant("pull over newer", "append-survived"),
+    mutant("taken slot handed out", "churn-survived"),
 ];
 
 /// The result of a hunt for a mutant.

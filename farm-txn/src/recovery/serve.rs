@@ -249,8 +249,7 @@ fn release_slot(worker: &mut Worker, address: Address) {
     let Some(class) = transactions(worker).recovering.open_slots.remove(&address) else {
         return;
     };
-    let region = address.region();
-    if worker.store().region(region).is_none() || worker.store().is_promoted(region) {
+    if worker.store().region(address.region()).is_none() {
         return;
     }
     let is_allocated = worker

@@ -33,10 +33,35 @@ impl Tx {
         if self.entries.iter().any(Entry::is_reserved) {
             marks::mark("tx: aborted with allocation");
             if !mutants::is_on("allocation leaked on abort") {
-                give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
+                self.give_back(worker);
             }
         }
         self.clear();
+    }
+
+    /// Releases the room that is reserved for new objects. Adjacent slots of another machine, such as those of an array, are released by
+    /// one message.
+    fn give_back(&self, worker: &mut Worker) {
+        let since = self.configuration;
+        let mut run: Option<(MachineId, ObjectRun)> = None;
+        for entry in self.entries.iter().filter(|one| one.is_reserved()) {
+            let Some(machine) = entry.machine else {
+                release_here(worker, entry);
+                continue;
+            };
+            let (address, class) = (entry.address, entry.class);
+            if let Some((_, slots)) = run.as_mut().filter(|(to, _)| *to == machine)
+                && slots.extend(address, class)
+            {
+                continue;
+            }
+            if let Some((to, slots)) = run.replace((machine, ObjectRun::one(address, class))) {
+                slots::release_remote(worker, to, slots, since);
+            }
+        }
+        if let Some((to, slots)) = run {
+            slots::release_remote(worker, to, slots, since);
+        }
     }
 
     /// Reserves room for an object of this machine, near `hint` if possible. The object exists when the transaction has
@@ -109,7 +134,7 @@ impl Tx {
     /// Drops all writes and releases the reserved room. The reads remain, to be validated.
     pub(crate) fn give_up_writes(&mut self, worker: &mut Worker) {
         self.given_up = true;
-        give_back(worker, self.entries.iter().filter(|one| one.is_reserved()));
+        self.give_back(worker);
         for entry in self.entries.iter_mut().filter(|one| one.is_written()) {
             entry.bump = false;
             entry.intent = match entry.incarnation.is_allocated() {
@@ -131,42 +156,18 @@ pub(crate) fn reserve(
     Ok((reserved.address, room))
 }
 
-/// Releases room that was reserved for objects that will not exist. Adjacent slots of another machine, such as those of
-/// an array, are released by one message.
-pub(super) fn give_back<'a>(worker: &mut Worker, entries: impl Iterator<Item = &'a Entry>) {
-    let mut run: Option<(MachineId, ObjectRun)> = None;
-    for entry in entries {
-        let &Entry {
-            address,
-            class,
-            machine,
-            ..
-        } = entry;
-        let Some(machine) = machine else {
-            let objects = ObjectRun {
-                first: address,
-                class,
-                count: entry.count(),
-            };
-            for address in objects.addresses() {
-                let released = worker.release_object(address);
-                assert!(
-                    matches!(released, Ok(None)),
-                    "releasing an object that this worker reserved failed: {released:?}"
-                );
-            }
-            continue;
-        };
-        if let Some((_, slots)) = run.as_mut().filter(|(to, _)| *to == machine)
-            && slots.extend(address, class)
-        {
-            continue;
-        }
-        if let Some((to, slots)) = run.replace((machine, ObjectRun::one(address, class))) {
-            slots::release_remote(worker, to, slots);
-        }
-    }
-    if let Some((to, slots)) = run {
-        slots::release_remote(worker, to, slots);
+/// Releases the slots of this machine that this worker has reserved for an entry.
+fn release_here(worker: &mut Worker, entry: &Entry) {
+    let objects = ObjectRun {
+        first: entry.address,
+        class: entry.class,
+        count: entry.count(),
+    };
+    for address in objects.addresses() {
+        let released = worker.release_object(address);
+        assert!(
+            matches!(released, Ok(None)),
+            "releasing an object that this worker reserved failed: {released:?}"
+        );
     }
 }

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 
 use super::{TINY, tiny_machine};
 use crate::alloc::{
-    AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockKind, BlockSource, BlockState,
-    BlockTable, BlockUsage, Geometry, LocateError, Place, RegionSource, ReleaseError, SizeClass,
+    Adoption, AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockKind, BlockSource,
+    BlockState, BlockTable, BlockUsage, Geometry, LocateError, Place, RegionSource, ReleaseError,
+    SizeClass,
 };
 use crate::ids::{Address, RegionId, WorkerId};
 use crate::mem::Memory;
@@ -316,10 +317,15 @@ fn an_adopted_region_keeps_its_blocks_and_arrays() {
     let mut adopter = BlockAllocator::new(TINY, |_near| Err(AllocError::NoRegion("none".into())));
     let changes = adopter.changes();
     let table = BlockTable::open(memory, kept.first().region()).unwrap();
-    adopter.adopt_region(table.clone()).unwrap();
+    let scanned = || {
+        let mut adoption = Adoption::new(table.clone());
+        assert_eq!(adoption.step(u32::MAX), Ok(true));
+        adoption
+    };
+    adopter.adopt(scanned(), 1).unwrap();
     assert_eq!(changes.count(), 1);
     assert!(matches!(
-        adopter.adopt_region(table),
+        adopter.adopt(scanned(), 1),
         Err(AllocError::RegionExists(_))
     ));
     let there = BlockUsage {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use super::slabs::{set_allocated, worker};
 use super::{TINY, tiny_machine};
 use crate::alloc::{
-    AllocError, BlockAllocator, BlockConfig, BlockSource, BlockTable, Cut, ReleaseError, Reserved,
-    SizeClass, Slab,
+    Adoption, AllocError, BlockAllocator, BlockConfig, BlockSource, BlockTable, Cut, ReleaseError,
+    Reserved, SizeClass, Slab,
 };
 use crate::ids::Address;
 use crate::object::write::Room;
@@ -126,7 +126,9 @@ fn a_half_renewed_block_is_reused_by_its_class() {
     let table = BlockTable::open_after_crash(memory, region).unwrap();
     let mut adopter =
         BlockAllocator::new(ONE_REGION, |_near| Err(AllocError::NoRegion("none".into())));
-    adopter.adopt_region(table).unwrap();
+    let mut adoption = Adoption::new(table);
+    assert_eq!(adoption.step(u32::MAX), Ok(true));
+    adopter.adopt(adoption, 1).unwrap();
     let mut slab = Slab::new(worker(0), adopter.changes());
     for (index, room) in before.into_iter().enumerate() {
         let object = slab.reserve(class, None, &mut adopter).unwrap();

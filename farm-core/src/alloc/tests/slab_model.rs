@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::blocks::fits;
-use super::slabs::{set_allocated, worker};
-use super::{TINY, tiny_machine};
-use crate::alloc::{AllocError, BlockAllocator, BlockTable, Reserved, SizeClass, Slab};
+use super::slabs::{set_allocated, set_freed, worker};
+use super::{TINY, adopt_copies, tiny_machine};
+use crate::alloc::{AllocError, BlockAllocator, Reserved, SizeClass, Slab};
 use crate::ids::{Address, WorkerId};
 
 #[derive(Debug, Clone)]
@@ -147,22 +147,60 @@ impl Model {
         assert_eq!(self.slabs[worker].release(address), Ok(reserved.class));
     }
 
-    /// Checks that slab allocators rebuilt from memory alone agree with the live ones.
+    /// Checks that slab allocators that know memory alone agree with the live ones.
     fn check_against_memory(&self) -> Result<(), TestCaseError> {
-        for (worker, slab) in self.slabs.iter().enumerate() {
+        let (blocks, adopters) = adopt_copies(&self.blocks, 2, |_, _| {});
+        for (worker, (slab, adopter)) in self.slabs.iter().zip(&adopters).enumerate() {
             prop_assert_eq!(slab.check(self.blocks.tables()), Ok(()));
-            let tables: Vec<_> = self
-                .blocks
-                .tables()
-                .map(|table| BlockTable::open(table.memory().clone(), table.region()).unwrap())
-                .collect();
-            let rebuilt = Slab::rebuild(slab.owner(), self.blocks.changes(), &tables).unwrap();
-            prop_assert_eq!(rebuilt.check(&tables), Ok(()));
+            prop_assert_eq!(adopter.check(blocks.tables()), Ok(()));
             for class in SizeClass::all() {
-                prop_assert_eq!(rebuilt.usage(class), slab.usage(class));
+                prop_assert_eq!(adopter.usage(class).live, slab.usage(class).live);
             }
             for (address, (owner, _)) in &self.live {
-                prop_assert_eq!(rebuilt.is_reserved(*address), *owner == worker);
+                prop_assert_eq!(adopter.is_reserved(*address), *owner == worker);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has another machine adopt the regions while transactions free some of the objects, and checks that it then hands out all memory
+    /// but that of the others.
+    fn check_adoption(
+        &self,
+        workers: u16,
+        freed: &[prop::sample::Index],
+    ) -> Result<(), TestCaseError> {
+        let all: Vec<Address> = self.live.keys().copied().collect();
+        let mut freed = freed.iter().filter(|_| !all.is_empty());
+        let mut left = self.live.clone();
+        let (mut blocks, mut slabs) = adopt_copies(&self.blocks, workers, |adoption, memory| {
+            let Some(address) = freed.next().map(|at| *at.get(&all)) else {
+                return;
+            };
+            if memory.0 == address.region() && left.remove(&address).is_some() {
+                set_freed(&memory.1, address);
+                adoption.release(address);
+            }
+        });
+        for slab in &slabs {
+            prop_assert_eq!(slab.check(blocks.tables()), Ok(()));
+        }
+        let mut taken: BTreeMap<Address, u32> = left
+            .iter()
+            .map(|(address, (_, one))| (*address, one.class.object_bytes() as u32))
+            .collect();
+        for (worker, class) in [(0, 20), (slabs.len() - 1, 0), (0, 5), (slabs.len() - 1, 40)] {
+            let class = SizeClass::new(class);
+            while let Ok(new) = slabs[worker].reserve(class, None, &mut blocks) {
+                let (at, bytes) = (new.address, class.object_bytes() as u32);
+                let end = at.checked_add(bytes).unwrap();
+                if let Some((before, bytes)) = taken.range(..end).next_back() {
+                    prop_assert!(
+                        before.checked_add(*bytes).unwrap() <= at,
+                        "{before} and {at}"
+                    );
+                }
+                taken.insert(at, bytes);
             }
         }
         Ok(())
@@ -172,7 +210,12 @@ impl Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
     #[test]
-    fn objects_never_overlap_hints_are_obeyed_and_memory_agrees(steps in steps(), seed: u64) {
+    fn objects_never_overlap_hints_are_obeyed_and_memory_agrees(
+        steps in steps(),
+        seed: u64,
+        workers in 1u16..4,
+        freed in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
         let blocks = tiny_machine(TINY, seed);
         let slabs = [0, 1].map(|id| Slab::new(worker(id), blocks.changes()));
         let mut model = Model { blocks, slabs, live: BTreeMap::new() };
@@ -191,6 +234,7 @@ proptest! {
             }
         }
         model.check_against_memory()?;
+        model.check_adoption(workers, &freed)?;
         while let Some(address) = model.live.keys().next().copied() {
             model.free(address);
         }

@@ -7,6 +7,7 @@ use crate::alloc::{
     AllocError, BlockAllocator, BlockConfig, Mismatch, ReleaseError, Reserved, SizeClass, Slab,
 };
 use crate::ids::{Address, WorkerId};
+use crate::mem::Memory;
 use crate::object::write::{self, Room};
 
 pub(super) fn worker(id: u16) -> WorkerId {
@@ -34,6 +35,17 @@ pub(super) fn set_allocated(slab: &Slab, reserved: &Reserved, allocated: bool) {
     let (memory, at) = (slab.memory(reserved), reserved.address.offset() as usize);
     let bytes = reserved.class.object_bytes();
     write::install_new(memory, at, bytes, version.next(), word, &[]);
+}
+
+/// Changes the header of an allocated object as a transaction does that frees it.
+pub(super) fn set_freed(memory: &Memory, address: Address) {
+    let at = address.offset() as usize;
+    let (version, incarnation) = (
+        write::load_version(memory, at).version(),
+        write::load_incarnation(memory, at),
+    );
+    let bytes = incarnation.class().object_bytes();
+    write::install_new(memory, at, bytes, version.next(), incarnation.freed(), &[]);
 }
 
 #[test]

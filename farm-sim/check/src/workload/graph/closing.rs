@@ -12,6 +12,7 @@ use crate::history::graph::GraphRequest;
 use crate::workload::clients::{ASK_AGAIN, end_all, give_up};
 use crate::workload::message::{ASK_FINISHED, FINISHED, WHERE};
 use crate::workload::state::{id, place, work, workers};
+use crate::workload::{is_done, is_started};
 
 /// Continues the closing of the workload when the last client of this worker has ended, or its last reads. Returns false if
 /// nothing is left to do.
@@ -134,7 +135,9 @@ fn answered(worker: &mut Worker, _: usize, reply: Result<&[u8], CallError>) {
 /// Replies whether the clients of this worker have ended.
 pub(in crate::workload) fn answer(worker: &mut Worker, request: Request) {
     let state = worker.layer::<GraphWork>();
-    let finished = state.is_some_and(|state| state.closing != Closing::Open);
+    let closes = state.is_some_and(|state| state.closing != Closing::Open);
+    // It may have come back, and have met another loss before its clients began.
+    let finished = closes || is_started(worker) && is_done(worker);
     let reply = if finished { FINISHED } else { &[] };
     worker.reply(request, &[reply]);
 }

@@ -50,6 +50,9 @@ fn fail(
 ) {
     match refusal(error) {
         Err(Failure::Conflict) => worker.set_timer(ASK_AGAIN, Cont::new(again, ())),
+        Err(Failure::Lost) if worker.survives() => {
+            worker.set_timer(ASK_AGAIN, Cont::new(again, ()))
+        }
         Err(Failure::Lost | Failure::InDoubt | Failure::Leaving) => end_all(worker),
         other => give_up(worker, format!("cannot set up the graph: {other:?}")),
     }

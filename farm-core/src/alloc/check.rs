@@ -1,13 +1,9 @@
-//! Rebuilds slab allocators from memory alone: the block table stores the owner of each block, and the allocated bit in
-//! each object's header shows which slots are taken (`FaRM'14 §3.3`: "scanned during recovery to reconstruct allocator
-//! data structures").
-//!
-//! The same scan checks a live allocator: while no transaction is between reserving and committing, its state and the
-//! memory must agree.
+//! Compares slab allocators with memory: while no transaction is between reserving and committing, the slots that are reserved are
+//! those whose objects have the allocated bit.
 
 use crate::ids::{Address, RegionId, WorkerId};
 
-use super::{Block, BlockKind, BlockTable, Changes, Slab, TableError};
+use super::{Block, BlockKind, BlockTable, Slab, TableError};
 
 /// A disagreement between a slab allocator and memory.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -62,26 +58,6 @@ pub enum Mismatch {
 }
 
 impl Slab {
-    /// Creates the slab allocator of `owner` that block tables and allocated bits describe.
-    ///
-    /// # Errors
-    /// [`TableError`] if a table is damaged.
-    pub fn rebuild<'a>(
-        owner: WorkerId,
-        changes: Changes,
-        tables: impl IntoIterator<Item = &'a BlockTable>,
-    ) -> Result<Slab, TableError> {
-        let mut slab = Slab::new(owner, changes);
-        for table in tables {
-            for_each_block(table, owner, |block| {
-                let slots = block.clone();
-                slab.adopt(block, |slot| slots.is_allocated(slot));
-                Ok(())
-            })?;
-        }
-        Ok(slab)
-    }
-
     /// Compares reserved slots with the allocated bits in memory. They agree whenever no
     /// transaction is between reserving or freeing an object and its commit or abort.
     ///
@@ -91,11 +67,23 @@ impl Slab {
         &self,
         tables: impl IntoIterator<Item = &'a BlockTable>,
     ) -> Result<(), Mismatch> {
+        self.check_with(tables, false)
+    }
+
+    /// As [`Slab::check`]. If `may_leak`, slots may be reserved without an object: lost machines had reserved them.
+    ///
+    /// # Errors
+    /// The first [`Mismatch`].
+    pub fn check_with<'a>(
+        &self,
+        tables: impl IntoIterator<Item = &'a BlockTable>,
+        may_leak: bool,
+    ) -> Result<(), Mismatch> {
         let mut given = 0;
         for table in tables {
             for_each_block(table, self.owner(), |block| {
                 given += 1;
-                self.check_block(&block)
+                self.check_block(&block, may_leak)
             })?;
         }
         let known = self.blocks.len();
@@ -106,7 +94,7 @@ impl Slab {
         }
     }
 
-    fn check_block(&self, block: &Block) -> Result<(), Mismatch> {
+    fn check_block(&self, block: &Block, may_leak: bool) -> Result<(), Mismatch> {
         let known = self
             .block_of(block.address_of(0))
             .map(|at| &self.blocks[at as usize]);
@@ -121,7 +109,8 @@ impl Slab {
         check_headers(block)?;
         for slot in 0..block.slots() {
             let (reserved, allocated) = (!known.slots.is_free(slot), block.is_allocated(slot));
-            if reserved != allocated {
+            let leaks = may_leak && reserved;
+            if reserved != allocated && !leaks {
                 let address = block.address_of(slot);
                 return Err(Mismatch::Object {
                     address,

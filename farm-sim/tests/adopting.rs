@@ -1,0 +1,160 @@
+//! What becomes of reservations when the primary of their region is lost.
+
+use farm_core::ids::Address;
+use farm_core::worker::{Cont, Worker};
+use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
+use farm_sim::fabric::SimConfig;
+use farm_txn::api::{self, TxHandle};
+use farm_txn::{ObjectId, TxError};
+use rand::SeedableRng;
+use rand_xoshiro::Xoshiro256PlusPlus;
+
+/// The machine without memory, whose transaction stays open.
+const PROGRAM: usize = 3;
+const MOST_STEPS: u64 = 4_000_000;
+const PAYLOAD: usize = 8;
+
+/// What a worker has received.
+#[derive(Default)]
+struct Got {
+    object: Option<Result<ObjectId, TxError>>,
+    committed: Option<Result<(), TxError>>,
+}
+
+fn attach(worker: &mut Worker) {
+    farm_txn::attach(worker);
+    worker.put_layer(Box::<Got>::default());
+}
+
+fn got(worker: &mut Worker) -> &mut Got {
+    worker.layer().unwrap()
+}
+
+/// Returns a cluster of three machines with memory, which have copies of all regions, and one without, of one worker each.
+fn cluster(seed: u64) -> Cluster {
+    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+    let limits = ClusterLimits {
+        machines: 4,
+        without_memory: 1,
+        workers: 1,
+        replicas: 3,
+        survives: true,
+        ..ClusterLimits::drawn(&mut rng)
+    };
+    let pace = Pace::drawn(&mut rng);
+    Cluster::new(SimConfig::seeded(seed), &limits, pace, attach)
+}
+
+fn until(cluster: &Cluster, what: &str, mut done: impl FnMut() -> bool) {
+    for _ in 0..MOST_STEPS {
+        if done() {
+            return;
+        }
+        assert_ne!(cluster.step(), Stepped::Stopped, "{:?}", cluster.failures());
+    }
+    panic!("{what} takes more than {MOST_STEPS} steps");
+}
+
+/// Reserves room for an object near another one. Returns the open transaction and the address.
+fn reserve(cluster: &Cluster, machine: usize, near: Option<Address>) -> (TxHandle, Address) {
+    fn on_object(worker: &mut Worker, _: u64, object: Result<ObjectId, TxError>) {
+        got(worker).object = Some(object);
+    }
+    loop {
+        let tx = cluster.on(machine, |worker| {
+            let tx = api::begin(worker);
+            api::alloc(worker, tx, PAYLOAD, near, Cont::new(on_object, 0));
+            tx
+        });
+        let mut object = None;
+        until(cluster, "an allocation", || {
+            object = cluster.inspect(machine, |worker| got(worker).object.take());
+            object.is_some()
+        });
+        if let Some(Ok(object)) = object {
+            let address = |worker: &mut Worker| api::with(worker, tx, |tx, _| tx.address(object));
+            return (tx, cluster.on(machine, address).unwrap());
+        }
+    }
+}
+
+/// Creates an object near another one.
+fn create(cluster: &Cluster, machine: usize, near: Option<Address>) -> Address {
+    fn on_commit(worker: &mut Worker, _: u64, committed: Result<(), TxError>) {
+        got(worker).committed = Some(committed);
+    }
+    loop {
+        let (tx, address) = reserve(cluster, machine, near);
+        cluster.on(machine, |worker| {
+            api::commit(worker, tx, Cont::new(on_commit, 0));
+        });
+        let mut committed = None;
+        until(cluster, "a commit", || {
+            committed = cluster.inspect(machine, |worker| got(worker).committed.take());
+            committed.is_some()
+        });
+        if let Some(Ok(())) = committed {
+            return address;
+        }
+    }
+}
+
+fn primary(cluster: &Cluster, of: Address) -> usize {
+    let copies = cluster.copies().into_iter();
+    let mut copies = copies.filter(|copies| copies.region == of.region());
+    copies.next().unwrap().primary.index() - 1
+}
+
+/// Waits until the others go on, all copies are full, and all memory can be allocated.
+fn settle(cluster: &Cluster) {
+    let adopts = |worker: &mut Worker| worker.store().is_adopting();
+    until(cluster, "the change of the configuration", || {
+        let mut running = cluster.running();
+        !cluster.changes_configuration() && !running.any(|worker| cluster.inspect(worker, adopts))
+    });
+}
+
+/// The primary of a region dies while a transaction has reserved a slot in it, and becomes its primary again, as another process, after
+/// the others died one after another. Returns whether the slot, which another object has by then, is still taken when the transaction
+/// aborts.
+fn is_kept(seed: u64) -> bool {
+    let cluster = cluster(seed);
+    let near = create(&cluster, 0, None);
+    let (open, slot) = reserve(&cluster, PROGRAM, Some(near));
+    assert_eq!(slot.region(), near.region());
+    for lost in 0..3 {
+        let machine = primary(&cluster, near);
+        cluster.kill_process(machine);
+        until(&cluster, "a kill", || !cluster.is_running(machine));
+        settle(&cluster);
+        if lost < 2 {
+            until(&cluster, "the return of a machine", || {
+                cluster.rejoin(machine, attach)
+            });
+            settle(&cluster);
+        }
+    }
+    assert_eq!(primary(&cluster, near), 0);
+    while create(&cluster, 0, Some(near)) != slot {}
+    cluster.on(PROGRAM, |worker| api::abort(worker, open));
+    let before = cluster.turns();
+    until(&cluster, "the abort", || cluster.turns() > before + 2000);
+    cluster.inspect(0, |worker| worker.check_slab()).is_ok()
+}
+
+#[test]
+fn a_reservation_ends_with_the_primary_that_gave_it() {
+    for seed in 0..4 {
+        assert!(is_kept(seed), "seed {seed}");
+    }
+}
+
+/// The deliberate bug needs three losses during one transaction: no sweep of the simulator finds it.
+#[cfg(feature = "mutants")]
+#[test]
+fn deliberate_bugs_of_void_reservations_are_found() {
+    farm_core::mutants::switch(Some("void reservation released"));
+    let is_found = !is_kept(0);
+    farm_core::mutants::switch(None);
+    assert!(is_found);
+}
