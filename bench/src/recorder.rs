@@ -256,12 +256,12 @@ pub(crate) fn histogram() -> Histogram<u64> {
 }
 
 /// The serialized form of a histogram: pairs of a latency and the number of times that it was recorded.
-mod pairs {
+pub(crate) mod pairs {
     use serde::{Deserializer, Serializer};
 
     use super::*;
 
-    pub(super) fn serialize<S: Serializer>(
+    pub(crate) fn serialize<S: Serializer>(
         histogram: &Histogram<u64>,
         to: S,
     ) -> Result<S::Ok, S::Error> {
@@ -269,7 +269,7 @@ mod pairs {
         to.collect_seq(recorded.map(|step| (step.value_iterated_to(), step.count_at_value())))
     }
 
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
         from: D,
     ) -> Result<Histogram<u64>, D::Error> {
         let mut histogram = histogram();

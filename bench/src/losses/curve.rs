@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
+use super::report::Latency;
+
 /// The length of a bin.
 pub(super) const BIN: Duration = Duration::from_micros(500);
 /// Number of bins of the window in which commits are counted to find out whether service is back.
@@ -26,6 +28,8 @@ pub(super) struct Curve {
     pub(super) signal: Duration,
     /// When the killed machine was started again, when it was a member, and when all copies were full, if it was.
     pub(super) returned: Option<[Duration; 3]>,
+    /// How long transactions took before the signal, and while copies were filled.
+    pub(super) latency: [Latency; 2],
 }
 
 /// What a curve says about a loss.
@@ -122,7 +126,7 @@ mod tests {
         Curve {
             bins,
             signal: BIN * 100,
-            returned: None,
+            ..Curve::default()
         }
     }
 

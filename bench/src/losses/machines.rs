@@ -17,6 +17,8 @@ use farm_core::membership::configuration::{RegionReplicas, Replica};
 use super::LossOptions;
 use super::curve::{Curve, now_ns};
 use super::program::{Account, CHILD_VARIABLE, EACH, News, Order, Task};
+use super::report::Latency;
+use crate::recorder::histogram;
 
 /// Longest time that a machine may take to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -171,6 +173,23 @@ impl Machines {
             curve.add(&bins);
         }
         Ok(curve)
+    }
+
+    /// Returns how long the transactions took that ended in a part of the time since the load began.
+    pub(super) fn latency(&mut self, [from, to]: [Duration; 2]) -> Result<Latency> {
+        let mut all = histogram();
+        for machine in self.left() {
+            machine.tell(&Order::Latency { from, to })?;
+            let News::Latency { taken } = machine.hear()? else {
+                bail!("machine {} did not report latencies", machine.id);
+            };
+            all.add(taken)?;
+        }
+        let us = |quantile| all.value_at_quantile(quantile) as f64 / 1e3;
+        Ok(Latency {
+            p50_us: us(0.5),
+            p99_us: us(0.99),
+        })
     }
 
     /// Checks that the accounts have the same sum as at first.

@@ -86,7 +86,7 @@ pub fn run(
         };
         let returned = curve
             .returned
-            .map(|times| Returned::new(ballast, times, &curve));
+            .map(|times| Returned::new(ballast, times, curve.latency, &curve));
         kills.push(Kill::new(machine, killed, (&pause, returned), &curve));
     }
     Ok(LossReport::new(config, options, kills))
@@ -106,6 +106,11 @@ fn kill_one(config: &Config, options: &LossOptions, dir: &Path, victim: usize) -
     let mut curve = machines.end()?;
     curve.signal = signal;
     curve.returned = returned.map(|[joined, full]| [again, joined, full]);
+    if let Some([joined, full]) = returned {
+        let parts = [[signal / 2, signal], [joined, full]];
+        let [before, filling] = parts.map(|part| machines.latency(part));
+        curve.latency = [before?, filling?];
+    }
     machines.check_sum()?;
     Ok(curve)
 }

@@ -11,11 +11,13 @@ use anyhow::{Context, Result, bail};
 use farm::{Cluster, Farm, LocalFarm, Ptr};
 use farm_core::ids::MachineId;
 use futures_util::future::try_join_all;
+use hdrhistogram::Histogram;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
 use super::curve::{BIN, now_ns};
+use crate::recorder::{histogram, pairs};
 
 /// Environment variable of the program of a machine: its task, as JSON. See [`child_main`].
 pub const CHILD_VARIABLE: &str = "FARM_BENCH_LOSSES";
@@ -52,6 +54,8 @@ pub(super) enum Order {
     },
     /// End all transactions.
     End,
+    /// Report how long the transactions took that ended in this time, since the origin.
+    Latency { from: Duration, to: Duration },
     /// Add up these accounts.
     Sum { accounts: Vec<Account> },
 }
@@ -68,9 +72,22 @@ pub(super) enum News {
     Committed {
         bins: Vec<u64>,
     },
+    /// Nanoseconds that transactions took.
+    Latency {
+        #[serde(with = "pairs")]
+        taken: Histogram<u64>,
+    },
     Sum {
         sum: i64,
     },
+}
+
+/// A transaction that was committed.
+#[derive(Clone, Copy)]
+struct Sample {
+    /// When it ended, since the origin.
+    ended_ns: u64,
+    took_ns: u64,
 }
 
 /// The words of a pointer to an account.
@@ -122,18 +139,35 @@ fn run() -> Result<()> {
             .collect(),
         ends: AtomicBool::new(false),
     });
-    load.run(&cluster.farm(), task.in_flight)?;
+    let samples = load.run(&cluster.farm(), task.in_flight)?;
     let bins = load.bins.iter();
     let bins = bins.map(|bin| bin.load(Ordering::Relaxed)).collect();
     tell(&News::Committed { bins })?;
     while let Some(order) = hear()? {
-        let Order::Sum { accounts } = order else {
-            bail!("only sums are expected at the end");
-        };
-        let sum = cluster.block_on(|farm| sum(farm, accounts))?;
-        tell(&News::Sum { sum })?;
+        match order {
+            Order::Latency { from, to } => tell(&News::Latency {
+                taken: latencies(&samples, from, to),
+            })?,
+            Order::Sum { accounts } => {
+                let sum = cluster.block_on(|farm| sum(farm, accounts))?;
+                tell(&News::Sum { sum })?;
+            }
+            Order::Begin { .. } | Order::End => bail!("the load has ended"),
+        }
     }
     Ok(())
+}
+
+/// Returns the latencies, in nanoseconds, of the transactions that ended in a part of the time.
+fn latencies(samples: &[Sample], from: Duration, to: Duration) -> Histogram<u64> {
+    let counted = from.as_nanos()..to.as_nanos();
+    let mut taken = histogram();
+    for sample in samples {
+        if counted.contains(&u128::from(sample.ended_ns)) {
+            taken.saturating_record(sample.took_ns);
+        }
+    }
+    taken
 }
 
 fn tell(news: &News) -> Result<()> {
@@ -195,47 +229,59 @@ struct Load {
 
 impl Load {
     /// Runs transactions until the order to end.
-    fn run(self: &Arc<Self>, farm: &Farm, in_flight: usize) -> Result<()> {
+    fn run(self: &Arc<Self>, farm: &Farm, in_flight: usize) -> Result<Vec<Sample>> {
         std::thread::scope(|scope| {
             let running = scope.spawn(move || {
                 let load = Arc::clone(self);
                 let ended = farm.run_on_all(move |local| load.on_worker(local, in_flight));
-                pollster::block_on(ended)?
-                    .into_iter()
-                    .collect::<farm::Result<()>>()
+                let ended = pollster::block_on(ended)?.into_iter();
+                ended.collect::<farm::Result<Vec<Vec<Sample>>>>()
             });
             // Also at the end of the input, or after an order that is not valid.
             let ordered = hear();
             self.ends.store(true, Ordering::Relaxed);
             let ran = running.join();
-            ran.expect("the thread that waits for the load does not panic")?;
-            ordered.map(drop)
+            let samples = ran.expect("the thread that waits for the load does not panic")?;
+            ordered?;
+            Ok(samples.into_iter().flatten().collect())
         })
     }
 
-    async fn on_worker(self: Arc<Self>, farm: LocalFarm, in_flight: usize) -> farm::Result<()> {
+    async fn on_worker(
+        self: Arc<Self>,
+        farm: LocalFarm,
+        in_flight: usize,
+    ) -> farm::Result<Vec<Sample>> {
         let transfers = (0..in_flight).map(|number| self.transfers(&farm, number as u64));
-        try_join_all(transfers).await.map(drop)
+        let samples = try_join_all(transfers).await?;
+        Ok(samples.into_iter().flatten().collect())
     }
 
     /// Moves money, in one transaction after another.
-    async fn transfers(&self, farm: &LocalFarm, number: u64) -> farm::Result<()> {
+    async fn transfers(&self, farm: &LocalFarm, number: u64) -> farm::Result<Vec<Sample>> {
+        let mut samples = Vec::new();
         let me = farm.me();
         let seed = u64::from(me.machine.get()) << 32 | u64::from(me.worker.get()) << 16 | number;
         let mut random = Xoshiro256PlusPlus::seed_from_u64(seed);
         while !self.ends.load(Ordering::Relaxed) {
             let mut draw = || self.accounts[random.random_range(..self.accounts.len())];
             let (from, to) = (draw(), draw());
+            let begun = now_ns();
             let moved = farm.transact(async |tx| {
                 tx.update(from, |sum| *sum -= 1).await?;
                 tx.update(to, |sum| *sum += 1).await
             });
             moved.await?;
-            let at = now_ns().saturating_sub(self.origin_ns) / BIN.as_nanos() as u64;
-            if let Some(bin) = self.bins.get(at as usize) {
+            let now = now_ns();
+            let ended = now.saturating_sub(self.origin_ns);
+            if let Some(bin) = self.bins.get((ended / BIN.as_nanos() as u64) as usize) {
                 bin.fetch_add(1, Ordering::Relaxed);
             }
+            samples.push(Sample {
+                ended_ns: ended,
+                took_ns: now - begun,
+            });
         }
-        Ok(())
+        Ok(samples)
     }
 }

@@ -75,10 +75,26 @@ pub struct Returned {
     pub per_s: f64,
     /// Longest time in milliseconds without any commit of the others, from its start until all copies were full.
     pub without_commit_ms: f64,
+    /// How long transactions of the others took before the signal, and while copies were filled.
+    pub latency: [Latency; 2],
+}
+
+/// How long transactions took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// The median, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 were not longer, in microseconds.
+    pub p99_us: f64,
 }
 
 impl Returned {
-    pub(super) fn new(bytes: u64, [started, joined, full]: [Duration; 3], curve: &Curve) -> Self {
+    pub(super) fn new(
+        bytes: u64,
+        [started, joined, full]: [Duration; 3],
+        latency: [Latency; 2],
+        curve: &Curve,
+    ) -> Self {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let (_, gap) = curve.between(started, full);
         Self {
@@ -87,6 +103,7 @@ impl Returned {
             bytes,
             per_s: curve.between(joined, full).0,
             without_commit_ms: ms(gap),
+            latency,
         }
     }
 }
@@ -209,6 +226,19 @@ impl LossReport {
             f,
             "    copied {rate:.0} MB/s; the others committed {share:.0} % of their rate meanwhile; longest time without any commit: {:.1} ms",
             gap.fold(0.0, f64::max)
+        )?;
+        let median = |of: &dyn Fn(&Returned) -> f64| {
+            let times = Times::of(returned.iter().map(|one| of(&one.0)));
+            times.map_or(0.0, |times| times.p50)
+        };
+        let [before, filling] = [0, 1].map(|at| {
+            let p50 = median(&|one| one.latency[at].p50_us);
+            (p50, median(&|one| one.latency[at].p99_us))
+        });
+        writeln!(
+            f,
+            "    a transaction of the others took {:.0} us meanwhile (median), 99 % at most {:.0} us; before the kill {:.0} and {:.0} us",
+            filling.0, filling.1, before.0, before.1
         )
     }
 
