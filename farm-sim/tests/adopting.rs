@@ -105,6 +105,17 @@ fn primary(cluster: &Cluster, of: Address) -> usize {
     copies.next().unwrap().primary.index() - 1
 }
 
+fn kill(cluster: &Cluster, machine: usize) {
+    cluster.kill_process(machine);
+    until(cluster, "a kill", || !cluster.is_running(machine));
+}
+
+fn come_back(cluster: &Cluster, machine: usize) {
+    until(cluster, "the return of a machine", || {
+        cluster.rejoin(machine, attach)
+    });
+}
+
 /// Waits until the others go on, all copies are full, and all memory can be allocated.
 fn settle(cluster: &Cluster) {
     let adopts = |worker: &mut Worker| worker.store().is_adopting();
@@ -124,13 +135,10 @@ fn is_kept(seed: u64) -> bool {
     assert_eq!(slot.region(), near.region());
     for lost in 0..3 {
         let machine = primary(&cluster, near);
-        cluster.kill_process(machine);
-        until(&cluster, "a kill", || !cluster.is_running(machine));
+        kill(&cluster, machine);
         settle(&cluster);
         if lost < 2 {
-            until(&cluster, "the return of a machine", || {
-                cluster.rejoin(machine, attach)
-            });
+            come_back(&cluster, machine);
             settle(&cluster);
         }
     }

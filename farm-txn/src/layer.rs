@@ -15,9 +15,9 @@ use crate::counters::TxCounters;
 use crate::error::TxError;
 use crate::handle::{OpenTx, TxHandle};
 use crate::limits::TxLimits;
+use crate::object_run::Release;
 use crate::recovery::Recovering;
 use crate::retry::state::{Gate, Run};
-use crate::slots::Release;
 use crate::tx::Tx;
 
 /// Number of results for which memory is allocated in advance.

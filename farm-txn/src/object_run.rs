@@ -1,7 +1,7 @@
 //! Adjacent objects of one size class.
 
 use farm_core::alloc::SizeClass;
-use farm_core::ids::Address;
+use farm_core::ids::{Address, WorkerRef};
 use farm_core::worker::{AddressError, ReadRequest, Worker};
 
 use crate::error::TxError;
@@ -16,6 +16,15 @@ pub(crate) struct ObjectRun {
     pub(crate) first: Address,
     pub(crate) class: SizeClass,
     pub(crate) count: u32,
+}
+
+/// Slots that are to be sent to the worker that releases them.
+#[derive(Clone, Copy)]
+pub(crate) struct Release {
+    pub(crate) to: WorkerRef,
+    pub(crate) slots: ObjectRun,
+    /// The configuration in which they were reserved, or in which their objects were freed.
+    pub(crate) since: u64,
 }
 
 impl ObjectRun {

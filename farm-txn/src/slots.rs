@@ -14,19 +14,10 @@ use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
 
 use crate::layer::transactions;
-use crate::object_run::ObjectRun;
+use crate::object_run::{ObjectRun, Release};
 
 /// Message id of slots to release, which are sent to the worker that owns their block.
 pub(crate) const RELEASE: MessageId = MessageId(MessageId::TXN);
-
-/// Slots that are to be sent to the worker that releases them.
-#[derive(Clone, Copy)]
-pub(crate) struct Release {
-    to: WorkerRef,
-    slots: ObjectRun,
-    /// The configuration in which they were reserved, or in which their objects were freed.
-    since: u64,
-}
 
 /// Releases the slot of a freed object of this machine.
 pub(crate) fn release_local(worker: &mut Worker, address: Address, class: SizeClass) {

@@ -3,8 +3,7 @@
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-
-use super::report::Latency;
+use serde::Serialize;
 
 /// The length of a bin.
 pub(super) const BIN: Duration = Duration::from_micros(500);
@@ -30,6 +29,15 @@ pub(super) struct Curve {
     pub(super) returned: Option<[Duration; 3]>,
     /// How long transactions took before the signal, and while copies were filled.
     pub(super) latency: [Latency; 2],
+}
+
+/// How long transactions took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Latency {
+    /// The median, in microseconds.
+    pub p50_us: f64,
+    /// 99 of 100 were not longer, in microseconds.
+    pub p99_us: f64,
 }
 
 /// What a curve says about a loss.

@@ -15,9 +15,8 @@ use farm_core::machine::newest_configuration;
 use farm_core::membership::configuration::{RegionReplicas, Replica};
 
 use super::LossOptions;
-use super::curve::{Curve, now_ns};
+use super::curve::{Curve, Latency, now_ns};
 use super::program::{Account, CHILD_VARIABLE, EACH, News, Order, Task};
-use super::report::Latency;
 use crate::recorder::histogram;
 
 /// Longest time that a machine may take to answer.

@@ -19,6 +19,7 @@ use farm_core::config::Config;
 
 use crate::micro::Progress;
 use curve::Curve;
+pub use curve::Latency;
 use machines::Machines;
 pub use plot::draw;
 pub use program::{CHILD_VARIABLE, child_main};

@@ -8,7 +8,7 @@ use farm_core::ids::MachineId;
 use serde::Serialize;
 
 use super::LossOptions;
-use super::curve::{Curve, Pause};
+use super::curve::{Curve, Latency, Pause};
 use crate::report::{Figure, Measured};
 use crate::text::grouped;
 
@@ -77,15 +77,6 @@ pub struct Returned {
     pub without_commit_ms: f64,
     /// How long transactions of the others took before the signal, and while copies were filled.
     pub latency: [Latency; 2],
-}
-
-/// How long transactions took.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Latency {
-    /// The median, in microseconds.
-    pub p50_us: f64,
-    /// 99 of 100 were not longer, in microseconds.
-    pub p99_us: f64,
 }
 
 impl Returned {

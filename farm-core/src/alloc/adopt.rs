@@ -216,6 +216,6 @@ impl Slab {
     /// Adds a block of an adopted region, which this slab allocator owns.
     pub fn take_adopted(&mut self, adopted: AdoptedBlock) {
         let AdoptedBlock { block, free } = adopted;
-        self.adopt(block, |slot| !free.is_free(slot));
+        self.adopt(block, free);
     }
 }

@@ -362,10 +362,8 @@ impl Slab {
             return Ok(reserved);
         }
         let block = source.acquire(class, self.owner, Place::Anywhere)?;
-        let at = self.adopt(
-            block.expect("a request for a block of any region returns a block or an error"),
-            |_| false,
-        );
+        let at = self
+            .add(block.expect("a request for a block of any region returns a block or an error"));
         Ok(self.take_from(at))
     }
 
@@ -381,7 +379,7 @@ impl Slab {
         let region = self.region_or_new(near);
         if self.classes[class.index()].list_or_new(region).full_at != Some(now) {
             if let Some(block) = source.acquire(class, self.owner, Place::In(near))? {
-                let at = self.adopt(block, |_| false);
+                let at = self.add(block);
                 return Ok(Some(self.take_from(at)));
             }
             self.classes[class.index()].list_or_new(region).full_at = Some(now);
@@ -391,7 +389,7 @@ impl Slab {
         }
         if self.classes[class.index()].list_or_new(region).ring_full_at != Some(now) {
             if let Some(block) = source.acquire(class, self.owner, Place::Near(near))? {
-                let at = self.adopt(block, |_| false);
+                let at = self.add(block);
                 return Ok(Some(self.take_from(at)));
             }
             self.classes[class.index()].list_or_new(region).ring_full_at = Some(now);
@@ -399,9 +397,14 @@ impl Slab {
         Ok(None)
     }
 
-    /// Adds a block; `allocated` returns which of its slots hold objects. All memory that the block will ever need is
-    /// allocated here.
-    pub(super) fn adopt(&mut self, block: Block, allocated: impl Fn(u32) -> bool) -> u32 {
+    /// Adds a block without objects.
+    fn add(&mut self, block: Block) -> u32 {
+        let slots = FreeSlots::new(block.slots());
+        self.adopt(block, slots)
+    }
+
+    /// Adds a block, and the slots of it that hold no objects. All memory that the block will ever need is allocated here.
+    pub(super) fn adopt(&mut self, block: Block, slots: FreeSlots) -> u32 {
         marks::mark("alloc: new block");
         let (table, head) = (block.table().clone(), block.head());
         let region = self.region_or_new(table.region());
@@ -415,10 +418,6 @@ impl Slab {
         let covered = block.index() as usize..(block.index() + head.run) as usize;
         known.slabs[covered].fill(at);
 
-        let mut slots = FreeSlots::new(block.slots());
-        for slot in (0..slots.slots()).filter(|slot| allocated(*slot)) {
-            slots.take(slot);
-        }
         let class = &mut self.classes[head.class.index()];
         class.usage.blocks += 1;
         class.usage.reserved_bytes += block.bytes() as u64;

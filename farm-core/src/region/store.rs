@@ -1,6 +1,7 @@
 //! The memory that one machine contributes: its regions, and the block allocator over them, shared by its workers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::ArcSwapOption;
@@ -79,6 +80,8 @@ pub struct Store {
     geometry: Geometry,
     regions: Regions,
     promoted: Mutex<Promoted>,
+    /// Whether `promoted` has regions or blocks.
+    adopting: AtomicBool,
     map: Arc<RegionMap>,
     remote: RemoteRegions,
     /// Whether regions are placed on this machine.
@@ -128,6 +131,7 @@ impl Store {
             blocks: Mutex::new(blocks),
             regions,
             promoted: Mutex::default(),
+            adopting: AtomicBool::new(false),
             map,
             remote: RemoteRegions::default(),
             config,
@@ -304,6 +308,7 @@ impl Store {
         let copy = self.backups.as_ref().and_then(|copies| copies.take(id));
         if let Some(copy) = copy {
             lock(&self.promoted).add(id);
+            self.adopting.store(true, Ordering::Release);
             lock(&self.regions).insert(id, copy);
         }
         self.region(id).is_some()
@@ -311,7 +316,7 @@ impl Store {
 
     /// Returns whether a region that was another machine's is not yet in the hands of the allocators.
     pub fn is_adopting(&self) -> bool {
-        !lock(&self.promoted).is_empty()
+        self.adopting.load(Ordering::Acquire)
     }
 
     /// Goes on with scans: all machines have recovered.
@@ -359,12 +364,20 @@ impl Store {
         };
         let blocks = lock(&self.blocks).adopt(scanned, workers)?;
         promoted.keep(region, blocks);
+        self.note_adopting(&promoted);
         Ok(true)
     }
 
     /// Takes the blocks of an adopted region that a worker owns.
     pub(crate) fn take_adopted(&self, region: RegionId, owner: WorkerId) -> Vec<AdoptedBlock> {
-        lock(&self.promoted).take_blocks(region, owner)
+        let mut promoted = lock(&self.promoted);
+        let blocks = promoted.take_blocks(region, owner);
+        self.note_adopting(&promoted);
+        blocks
+    }
+
+    fn note_adopting(&self, promoted: &Promoted) {
+        self.adopting.store(!promoted.is_empty(), Ordering::Release);
     }
 
     /// Returns the memory of this machine's replica of a region, as its primary or as a backup.

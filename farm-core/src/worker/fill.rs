@@ -198,8 +198,8 @@ impl Worker {
         };
         match self.backup_table(region).cloned() {
             Ok(table) => {
-                let since = self.primary_since(region);
-                self.fill = Some(Box::new(Fill::new(region, table, since, self.now)));
+                let fill = Fill::new(region, table, self.primary_since(region), self.now);
+                self.fill = Some(Box::new(fill));
                 self.fill_on((), ());
             }
             Err(error) => self.control.fail(format!(
@@ -220,8 +220,16 @@ impl Worker {
         self.primary_since(fill.region) != fill.primary_since
     }
 
+    /// Returns whether filling stands still: the machines recover, or this worker is still to apply a configuration that its machine
+    /// knows, so that its reads may go to the primary before.
+    fn fill_waits(&self) -> bool {
+        let applied = self.store.applied();
+        let number = self.membership.configuration();
+        self.fill_pauses || applied.is_some_and(|applied| applied.version.id != number)
+    }
+
     fn fill_on(&mut self, (): (), (): ()) {
-        if self.fill_pauses {
+        if self.fill_waits() {
             return self.fill_after(PIECE_AGAIN);
         }
         let Some(mut fill) = self.fill.take() else {
@@ -257,7 +265,7 @@ impl Worker {
             return;
         };
         let before = fill.bytes;
-        let is_void = self.fill_pauses || self.has_next_primary(&fill);
+        let is_void = self.fill_waits() || self.has_next_primary(&fill);
         let taken = match read {
             Ok(slot) => {
                 let arena = self.endpoint.arena();

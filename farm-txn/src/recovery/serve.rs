@@ -409,7 +409,10 @@ fn forget(worker: &mut Worker, configuration: u64) {
         && recovery.configuration() == configuration
     {
         recovery.forget();
-        state.open_slots.clear();
         state.tables.clear();
+        // Otherwise it has those of the next recovery.
+        if state.draining.is_none() {
+            state.open_slots.clear();
+        }
     }
 }
