@@ -8,7 +8,7 @@
 //! has changed since.
 
 use farm_core::alloc::{ReleaseError, SizeClass};
-use farm_core::ids::{Address, MachineId, RegionId, WorkerRef};
+use farm_core::ids::{Address, MachineId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId, Request};
 use farm_core::worker::{Cont, Worker};
 use farm_core::{marks, mutants};
@@ -88,14 +88,6 @@ fn flush(worker: &mut Worker, (): (), (): ()) {
     }
 }
 
-/// Returns whether the primary of a region has changed after this configuration.
-fn is_void(worker: &Worker, region: RegionId, since: u64) -> bool {
-    let applied = worker.store().applied();
-    let replicas = applied.as_ref().and_then(|applied| applied.region(region));
-    replicas.is_some_and(|replicas| replicas.last_primary_change > since)
-        && !mutants::is_on("void reservation released")
-}
-
 /// Handles [`RELEASE`].
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let from = request.from.machine;
@@ -107,7 +99,8 @@ pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
         let why = format!("{} sent a RELEASE request that is not valid", request.from);
         return worker.distrust(from, why);
     };
-    if is_void(worker, slots.first.region(), since) {
+    let is_void = worker.store().primary_since(slots.first.region()) > since;
+    if is_void && !mutants::is_on("void reservation released") {
         marks::mark("alloc: reserved by a primary that was lost");
         return;
     }

@@ -210,7 +210,7 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        // Closing its standard input tells a machine to stop. All are told before the first is waited for: then they stop in order, and
+        // A machine stops when its standard input is closed. All are told before this waits for the first one: so they stop in order, and
         // remove their files.
         let returned = std::mem::take(&mut self.returned);
         self.all.extend(returned.into_iter().map(Some));

@@ -20,45 +20,33 @@ use crate::{marks, mutants};
 pub struct Adoption {
     table: BlockTable,
     found: BTreeMap<u32, Found>,
-    /// The block at which the search for the next run begins.
+    /// The block at which the search for the next run begins. The last run that was found is being scanned.
     next: u32,
-    /// The run that is being scanned.
-    scanning: Option<u32>,
 }
 
-/// A run of blocks.
+/// A run of blocks. Slots that are not scanned yet count as free.
 struct Found {
-    block: Block,
-    /// Those of the slots before `scanned` that are free, and all others.
-    free: FreeSlots,
+    of: AdoptedBlock,
+    /// Number of slots that were scanned, from the first on.
     scanned: u32,
 }
 
 impl Found {
     /// Scans at most this many slots. Returns the number of slots that were scanned.
     fn scan(&mut self, most: u32) -> u32 {
-        let end = self.block.slots().min(self.scanned.saturating_add(most));
-        let scanned = self.scanned..end;
-        for slot in scanned.clone() {
-            if self.block.is_taken(slot) && !mutants::is_on("taken slot handed out") {
-                self.free.take(slot);
+        let AdoptedBlock { block, free } = &mut self.of;
+        let begin = self.scanned;
+        self.scanned = block.slots().min(begin.saturating_add(most));
+        for slot in begin..self.scanned {
+            if block.is_taken(slot) && !mutants::is_on("taken slot handed out") {
+                free.take(slot);
             }
         }
-        self.scanned = end;
-        scanned.len() as u32
+        self.scanned - begin
     }
 
     fn is_scanned(&self) -> bool {
-        self.scanned == self.block.slots()
-    }
-
-    /// Returns the objects that are allocated, for an array: those that are still to be released.
-    fn allocated(&self) -> FreeSlots {
-        let mut held = FreeSlots::new(self.free.slots());
-        for slot in (0..held.slots()).filter(|slot| self.free.is_free(*slot)) {
-            held.take(slot);
-        }
-        held
+        self.scanned == self.of.block.slots()
     }
 }
 
@@ -74,23 +62,23 @@ impl AdoptedBlock {
         self.block.head().owner
     }
 
-    /// Releases a slot whose object was freed. Returns false if the address is in another block.
+    /// Releases the slot of an object of the same region, which was freed. Returns false if it is in another block.
     pub(crate) fn release(&mut self, address: Address) -> bool {
-        release(&self.block, &mut self.free, u32::MAX, address)
+        let slot = self.block.slot_at(address.offset());
+        slot.is_some_and(|slot| {
+            self.free.give(slot);
+            true
+        })
     }
-}
 
-/// Marks the slot of an address as free, if it is one of the first slots of the block. Returns false if it is not.
-fn release(block: &Block, free: &mut FreeSlots, first: u32, address: Address) -> bool {
-    let slot = match block.table().region() == address.region() {
-        true => block.slot_at(address.offset()),
-        false => None,
-    };
-    let slot = slot.filter(|slot| *slot < first);
-    slot.is_some_and(|slot| {
-        free.give(slot);
-        true
-    })
+    /// Returns the objects that are allocated, for an array: those that are still to be released.
+    fn allocated(&self) -> FreeSlots {
+        let mut held = FreeSlots::new(self.free.slots());
+        for slot in (0..held.slots()).filter(|slot| self.free.is_free(*slot)) {
+            held.take(slot);
+        }
+        held
+    }
 }
 
 impl Adoption {
@@ -100,7 +88,6 @@ impl Adoption {
             table,
             found: BTreeMap::new(),
             next: 0,
-            scanning: None,
         }
     }
 
@@ -110,26 +97,19 @@ impl Adoption {
     /// [`TableError`] if the table is damaged.
     pub fn step(&mut self, mut most: u32) -> Result<bool, TableError> {
         loop {
-            if let Some(found) = self.scanning.and_then(|at| self.found.get_mut(&at)) {
+            if let Some(found) = self.found.values_mut().next_back() {
                 most -= found.scan(most);
                 if !found.is_scanned() {
                     return Ok(false);
                 }
             }
             let Some(block) = self.table.next_block(self.next)? else {
-                self.scanning = None;
                 return Ok(true);
             };
             self.next = BlockTable::next_after(&block);
-            self.scanning = Some(block.index());
-            let free = FreeSlots::new(block.slots());
-            let scanned = 0;
-            let found = Found {
-                block,
-                free,
-                scanned,
-            };
-            self.found.insert(found.block.index(), found);
+            let (index, free) = (block.index(), FreeSlots::new(block.slots()));
+            let of = AdoptedBlock { block, free };
+            self.found.insert(index, Found { of, scanned: 0 });
         }
     }
 
@@ -138,12 +118,10 @@ impl Adoption {
         let Ok((index, _)) = self.table.block_at(address.offset()) else {
             return;
         };
-        if let Some(Found {
-            block,
-            free,
-            scanned,
-        }) = self.found.get_mut(&index)
-            && release(block, free, *scanned, address)
+        if let Some(Found { of, scanned }) = self.found.get_mut(&index)
+            && let Some(slot) = of.block.slot_at(address.offset())
+            && slot < *scanned
+            && of.release(address)
         {
             marks::mark("adopt: freed behind the scan");
         }
@@ -151,12 +129,12 @@ impl Adoption {
 }
 
 impl BlockAllocator {
-    /// Adds a region that was scanned, on a machine with this many workers: its free blocks, blocks without objects, and arrays. The
-    /// owner of a block of single objects becomes the worker with the rest of its number, divided by the number of workers. Returns
-    /// these blocks: each of them is to be given to the slab allocator of its owner ([`Slab::take_adopted`]).
+    /// Adds a region that was scanned, on a machine with this many workers: its free blocks, blocks without objects, and arrays. Returns
+    /// the blocks of single objects: each is to be given to the slab allocator of its owner ([`Slab::take_adopted`]), the worker whose
+    /// number is that of the owner before, modulo the number of workers.
     ///
     /// # Errors
-    /// [`AllocError::Table`] or [`AllocError::RegionExists`]: nothing was added.
+    /// [`AllocError::RegionExists`]: nothing was added.
     ///
     /// # Panics
     /// If there are no workers.
@@ -173,17 +151,17 @@ impl BlockAllocator {
         let mut arrays = BTreeMap::new();
         let mut blocks = Vec::new();
         let mut free = table.geometry().blocks() - table.geometry().first_block();
-        for (index, one) in found {
-            let head = one.block.head();
+        for (index, Found { of, .. }) in found {
+            let head = of.block.head();
             free -= head.run;
-            if one.free.free() == one.free.slots() {
+            if of.free.free() == of.free.slots() {
                 marks::mark("adopt: a block without objects");
                 table.rewrite_head(index, head.vacant());
                 let since = self.cuts;
                 let vacancies = vacant.entry(head.class).or_default();
                 vacancies.push(Vacancy { index, since });
             } else if head.kind == BlockKind::Array {
-                arrays.insert(index, one.allocated());
+                arrays.insert(index, of.allocated());
             } else {
                 let owner = WorkerId::new((head.owner.index() % workers) as u16);
                 let head = BlockHead {
@@ -193,8 +171,8 @@ impl BlockAllocator {
                 };
                 table.rewrite_head(index, head);
                 blocks.push(AdoptedBlock {
-                    block: table.block(index, head)?,
-                    free: one.free,
+                    block: Block::new(table.clone(), index, head, of.block.base()),
+                    free: of.free,
                 });
             }
         }

@@ -23,8 +23,8 @@ pub(crate) enum Taken {
 
 impl BlockTable {
     /// Returns the runs that the primary has, in ascending order. `words` are those of the primary's region from its start, as many as
-    /// the table of this replica has. Nothing is written: a run of which no commit has made an object is the primary's alone, and the
-    /// next primary may use its blocks for another one.
+    /// the table of this replica has. Nothing is written: a run without a committed object exists on the primary only, and the next
+    /// primary may use its blocks for another run.
     ///
     /// # Errors
     /// [`TableError`] if no primary of a region with this geometry has such a table.

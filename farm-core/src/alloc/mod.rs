@@ -71,6 +71,8 @@ mod slab;
 mod state;
 mod table;
 #[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
 mod tests;
 mod usage;
 

@@ -3,8 +3,8 @@
 //!
 //! Until a region is in the [block allocator](crate::alloc::BlockAllocator), nothing is reserved in it. When all machines have
 //! recovered, a worker [scans](crate::alloc::Adoption) it. A slot whose object is freed meanwhile is marked here, in the call that
-//! frees it. When the scan is at its end, and every worker of the machine has turned since, nobody is between freeing an object and
-//! marking its slot: so the block allocator gets the region, and each worker takes the blocks that it owns.
+//! frees it. When the scan is at its end, and every worker of the machine has turned since, no worker has freed an object whose slot it
+//! is still to mark: so the block allocator gets the region, and each worker takes the blocks that it owns.
 //!
 //! While the machines recover from another loss, the scan stands still: recovery frees objects first, and marks their slots later.
 
@@ -156,10 +156,11 @@ impl Promoted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::{AllocError, BlockUsage};
-    use crate::alloc::{BlockAllocator, BlockConfig, Slab, class_for_payload, table_bases};
+    use crate::alloc::testing::{set_allocated, set_freed};
+    use crate::alloc::{
+        AllocError, BlockAllocator, BlockConfig, BlockUsage, Slab, class_for_payload, table_bases,
+    };
     use crate::mem::Memory;
-    use crate::object::write;
 
     const CONFIG: BlockConfig = BlockConfig {
         block_bytes: 4096,
@@ -185,23 +186,10 @@ mod tests {
         let class = class_for_payload(8).unwrap();
         let addresses = [(); 2].map(|()| {
             let reserved = slab.reserve(class, None, &mut blocks).unwrap();
-            let (room, at) = (slab.begin(&reserved), reserved.address.offset() as usize);
-            let bytes = class.object_bytes();
-            let allocated = room.incarnation.allocated();
-            write::install_new(&memory, at, bytes, room.version.next(), allocated, &[]);
+            set_allocated(&slab, &reserved, true);
             reserved.address
         });
         (BlockTable::open(memory, region()).unwrap(), addresses)
-    }
-
-    fn free(table: &BlockTable, address: Address) {
-        let (memory, at) = (table.memory(), address.offset() as usize);
-        let (version, incarnation) = (
-            write::load_version(memory, at).version(),
-            write::load_incarnation(memory, at),
-        );
-        let bytes = incarnation.class().object_bytes();
-        write::install_new(memory, at, bytes, version.next(), incarnation.freed(), &[]);
     }
 
     #[test]
@@ -219,10 +207,10 @@ mod tests {
         assert_eq!(promoted.scan(region(), 1), Ok(Scan::Pauses));
         promoted.go_on();
         // The scan does not see what is freed behind it: the worker that frees an object says so, even if the scan has ended.
-        free(&table, one);
+        set_freed(table.memory(), one);
         assert!(promoted.release(one));
         assert_eq!(promoted.scan(region(), u32::MAX), Ok(Scan::Ended));
-        free(&table, other);
+        set_freed(table.memory(), other);
         assert!(promoted.take(region()).is_none());
         assert!(!promoted.turned(region()));
         assert!(promoted.release(other));
@@ -251,7 +239,7 @@ mod tests {
         let mut blocks = BlockAllocator::new(CONFIG, |_near| Err(AllocError::NoRegion("".into())));
         promoted.keep(region(), blocks.adopt(adoption, 1).unwrap());
         assert!(!promoted.is_empty());
-        free(&table, one);
+        set_freed(table.memory(), one);
         assert!(promoted.release(one));
         assert!(
             promoted

@@ -247,6 +247,14 @@ impl Store {
         self.applied().filter(|applied| applied.version.id == id)
     }
 
+    /// Returns the configuration in which the primary of a region changed last, as far as this machine has applied configurations; 0 if
+    /// none of them has the region.
+    pub fn primary_since(&self, region: RegionId) -> u64 {
+        let applied = self.applied();
+        let replicas = applied.as_ref().and_then(|applied| applied.region(region));
+        replicas.map_or(0, |replicas| replicas.last_primary_change)
+    }
+
     /// Changes to another configuration: its regions replace those that are known.
     pub(crate) fn apply(&self, configuration: Arc<Configuration>) {
         let regions = configuration.regions.iter();
@@ -307,8 +315,9 @@ impl Store {
         }
         let copy = self.backups.as_ref().and_then(|copies| copies.take(id));
         if let Some(copy) = copy {
-            lock(&self.promoted).add(id);
-            self.adopting.store(true, Ordering::Release);
+            let mut promoted = lock(&self.promoted);
+            promoted.add(id);
+            self.note_adopting(&promoted);
             lock(&self.regions).insert(id, copy);
         }
         self.region(id).is_some()
@@ -356,7 +365,7 @@ impl Store {
     /// since the scan ended, or the machines recover.
     ///
     /// # Errors
-    /// [`AllocError`] if its table is damaged.
+    /// [`AllocError::RegionExists`]: the block allocator has the region.
     pub(crate) fn adopt(&self, region: RegionId, workers: usize) -> Result<bool, AllocError> {
         let mut promoted = lock(&self.promoted);
         let Some(scanned) = promoted.take(region) else {

@@ -28,35 +28,26 @@ const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl Worker {
     pub(super) fn register_adopt_handlers(&mut self) {
-        self.register_long(ADOPT, |worker, from, _| {
-            match from.machine == worker.me.machine {
-                true => worker.adopt_next(),
-                false => worker.distrust_about_regions(from),
-            }
-        });
-        self.register_long(SCANNED, |worker, from, body| {
+        self.register_own_long(ADOPT, |worker, _, _| worker.adopt_next());
+        self.register_own_long(SCANNED, |worker, from, body| {
             worker.take_region((from, body), Self::on_scanned);
         });
-        self.register_long(ADOPTED, |worker, from, body| {
+        self.register_own_long(ADOPTED, |worker, from, body| {
             worker.take_region((from, body), Self::take_adopted_blocks);
         });
     }
 
-    /// Handles a message of another worker of this machine about a region.
+    /// Handles a message that is the id of a region.
     fn take_region(&mut self, (from, body): (WorkerRef, &[u8]), work: fn(&mut Self, RegionId)) {
         let region = body.try_into().ok().map(u32::from_le_bytes);
         let region = region.and_then(RegionId::from_bits);
-        match region.filter(|_| from.machine == self.me.machine) {
+        match region {
             Some(region) => work(self, region),
-            None => self.distrust_about_regions(from),
+            None => {
+                let why = format!("{from} sent the id of a region that is malformed");
+                self.distrust(from.machine, why);
+            }
         }
-    }
-
-    fn distrust_about_regions(&mut self, from: WorkerRef) {
-        let why = format!(
-            "{from} sent a message about regions that is malformed, or to a worker of another machine"
-        );
-        self.distrust(from.machine, why);
     }
 
     /// Goes on to take regions of lost machines into the allocators, on the first worker. All machines have recovered.
@@ -110,7 +101,7 @@ impl Worker {
         self.scans = None;
         let others = self.other_own_workers();
         if others.is_empty() {
-            self.adopt_scanned(region.to_bits().into(), ());
+            self.adopt_scanned(region, ());
         }
         for worker in others {
             self.send_long(worker, SCANNED, region.to_bits().to_le_bytes().into());
@@ -120,19 +111,17 @@ impl Worker {
 
     fn on_scanned(&mut self, region: RegionId) {
         if self.store.turned(region) {
-            self.adopt_scanned(region.to_bits().into(), ());
+            self.adopt_scanned(region, ());
         }
     }
 
     /// Gives a region to the block allocator, after all workers have turned.
-    fn adopt_scanned(&mut self, bits: u64, (): ()) {
-        let region = RegionId::from_bits(bits as u32)
-            .expect("the context of this continuation is the id of a region");
+    fn adopt_scanned(&mut self, region: RegionId, (): ()) {
         match self.store.adopt(region, self.own_workers().count()) {
             Ok(true) => {}
             Ok(false) => {
                 marks::mark("adopt: a scanned region waits for a recovery");
-                return self.set_timer(LOOK_AGAIN, Cont::new(Self::adopt_scanned, bits));
+                return self.set_timer(LOOK_AGAIN, Cont::new(Self::adopt_scanned, region));
             }
             Err(why) => return self.not_adopted(&why),
         }

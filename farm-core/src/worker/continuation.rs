@@ -1,6 +1,7 @@
 //! Continuations: the code to run when an operation completes.
 
 use super::Worker;
+use crate::ids::RegionId;
 use crate::mem::{Borrowed, Context, with_context, with_context_borrowing};
 
 /// A function and a context (`FaRM'14 §3.2`), called with the result of an operation on the worker that began it. Two
@@ -42,6 +43,18 @@ use crate::mem::{Borrowed, Context, with_context, with_context_borrowing};
 pub struct Cont<T> {
     run: fn(&mut Worker, u64, T),
     context: u64,
+}
+
+impl Context for RegionId {
+    #[inline]
+    fn to_word(self) -> u64 {
+        self.to_bits().into()
+    }
+
+    #[inline]
+    fn from_word(word: u64) -> Self {
+        RegionId::from_bits(word as u32).expect("the word is that of a region")
+    }
 }
 
 impl<T> Cont<T> {

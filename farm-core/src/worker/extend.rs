@@ -45,7 +45,7 @@ pub(super) struct Extending {
 /// What is being added to a configuration.
 struct Attempt {
     number: u64,
-    /// Replicas for which memory is to be made, and of which no request is under way.
+    /// New replicas whose memory was not requested yet.
     missing: VecDeque<Missing>,
     /// Regions for whose next replica memory is being made.
     under_way: Vec<Missing>,
@@ -82,14 +82,13 @@ struct Preparing {
 
 impl Context for Preparing {
     fn to_word(self) -> u64 {
-        self.number << 32 | u64::from(self.region.to_bits())
+        self.number << 32 | self.region.to_word()
     }
 
     fn from_word(word: u64) -> Self {
         Self {
             number: word >> 32,
-            region: RegionId::from_bits(word as u32)
-                .expect("the context of this continuation has the id of a region"),
+            region: RegionId::from_word(word & u64::from(u32::MAX)),
         }
     }
 }

@@ -153,15 +153,7 @@ impl Fill {
 impl Worker {
     pub(super) fn register_fill_handlers(&mut self) {
         self.register(FILLED, Self::handle_filled);
-        self.register_long(FILL, |worker, from, _| {
-            match from.machine == worker.me.machine {
-                true => worker.go_on_filling(),
-                false => worker.distrust(
-                    from.machine,
-                    format!("{from} sent FILL to a worker of another machine"),
-                ),
-            }
-        });
+        self.register_own_long(FILL, |worker, _, _| worker.go_on_filling());
     }
 
     /// Begins to fill the replicas of this machine that are not full, on the first worker. All machines have recovered in the
@@ -198,7 +190,8 @@ impl Worker {
         };
         match self.backup_table(region).cloned() {
             Ok(table) => {
-                let fill = Fill::new(region, table, self.primary_since(region), self.now);
+                let since = self.store.primary_since(region);
+                let fill = Fill::new(region, table, since, self.now);
                 self.fill = Some(Box::new(fill));
                 self.fill_on((), ());
             }
@@ -206,18 +199,6 @@ impl Worker {
                 "this machine has no memory for its copy of region {region}: {error}"
             )),
         }
-    }
-
-    /// Returns the configuration in which the primary of a region changed last.
-    fn primary_since(&self, region: RegionId) -> u64 {
-        let applied = self.store.applied();
-        let replicas = applied.as_ref().and_then(|applied| applied.region(region));
-        replicas.map_or(0, |replicas| replicas.last_primary_change)
-    }
-
-    /// Returns whether another machine has become the primary of the region that is being filled.
-    fn has_next_primary(&self, fill: &Fill) -> bool {
-        self.primary_since(fill.region) != fill.primary_since
     }
 
     /// Returns whether filling stands still: the machines recover, or this worker is still to apply a configuration that its machine
@@ -235,9 +216,9 @@ impl Worker {
         let Some(mut fill) = self.fill.take() else {
             return;
         };
-        if self.has_next_primary(&fill) {
+        let since = self.store.primary_since(fill.region);
+        if since != fill.primary_since {
             marks::mark("fill: begins anew with the next primary");
-            let since = self.primary_since(fill.region);
             *fill = Fill::new(fill.region, fill.table, since, self.now);
         }
         let fill = self.fill.insert(fill);
@@ -265,7 +246,8 @@ impl Worker {
             return;
         };
         let before = fill.bytes;
-        let is_void = self.fill_waits() || self.has_next_primary(&fill);
+        let since = self.store.primary_since(fill.region);
+        let is_void = self.fill_waits() || since != fill.primary_since;
         let taken = match read {
             Ok(slot) => {
                 let arena = self.endpoint.arena();
@@ -316,15 +298,15 @@ impl Worker {
             let (region, bytes) = (fill.region, fill.bytes);
             tracing::info!(%region, bytes, "this machine has copied a region");
             self.filled += 1;
-            self.report_filled(region.to_bits().into(), ());
+            self.report_filled(region, ());
         }
         self.fill_next();
     }
 
-    fn report_filled(&mut self, region: u64, (): ()) {
+    fn report_filled(&mut self, region: RegionId, (): ()) {
         let manager = WorkerRef::first_of(self.membership.manager());
         let cont = ReplyCont::new(Self::on_filled, region);
-        let body = (region as u32).to_le_bytes();
+        let body = region.to_bits().to_le_bytes();
         match self.call(manager, FILLED, &[&body], REPLY_BYTES, cont) {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::report_filled, region)),
@@ -332,11 +314,11 @@ impl Worker {
         }
     }
 
-    fn report_again(&mut self, region: u64) {
+    fn report_again(&mut self, region: RegionId) {
         self.set_timer(REPORT_AGAIN, Cont::new(Self::report_filled, region));
     }
 
-    fn on_filled(&mut self, region: u64, reply: Result<&[u8], CallError>) {
+    fn on_filled(&mut self, region: RegionId, reply: Result<&[u8], CallError>) {
         if reply != Ok(&[DONE]) {
             return self.report_again(region);
         }

@@ -19,11 +19,18 @@ pub type LongHandler = fn(&mut Worker, WorkerRef, &[u8]);
 /// The long messages of a worker.
 #[derive(Default)]
 pub(super) struct LongMessages {
-    handlers: BTreeMap<u16, LongHandler>,
+    handlers: BTreeMap<u16, Handler>,
     /// What is not sent yet, by receiver.
     out: BTreeMap<WorkerRef, VecDeque<Unsent>>,
     /// What has arrived of messages that are not complete, by sender.
     arriving: BTreeMap<WorkerRef, Vec<u8>>,
+}
+
+#[derive(Clone, Copy)]
+struct Handler {
+    handle: LongHandler,
+    /// Whether only workers of the same machine send such messages.
+    is_own: bool,
 }
 
 struct Unsent {
@@ -55,8 +62,20 @@ impl Worker {
     ///
     /// # Panics
     /// If the id already has a handler.
-    pub fn register_long(&mut self, id: u16, handler: LongHandler) {
-        let before = self.long.handlers.insert(id, handler);
+    pub fn register_long(&mut self, id: u16, handle: LongHandler) {
+        self.register_handler(id, handle, false);
+    }
+
+    /// As [`Worker::register_long`], for messages that only workers of this machine send.
+    ///
+    /// # Panics
+    /// If the id already has a handler.
+    pub fn register_own_long(&mut self, id: u16, handle: LongHandler) {
+        self.register_handler(id, handle, true);
+    }
+
+    fn register_handler(&mut self, id: u16, handle: LongHandler, is_own: bool) {
+        let before = self.long.handlers.insert(id, Handler { handle, is_own });
         assert!(before.is_none(), "long message {id} already has a handler");
     }
 
@@ -110,17 +129,20 @@ impl Worker {
         let parsed = parsed.filter(|(_, part)| arrived.len() + part.len() <= MOST_BYTES);
         let handler = parsed.and_then(|(head, _)| {
             let id = u16::from_le_bytes([head[0], head[1]]);
-            self.long.handlers.get(&id).copied()
+            let handler = self.long.handlers.get(&id).copied();
+            handler.filter(|handler| !handler.is_own || from.machine == self.me.machine)
         });
         let (Some((head, part)), Some(handler)) = (parsed, handler) else {
-            let why = format!("{from} sent a part of a long message that is malformed");
+            let why = format!(
+                "{from} sent a part of a long message that is malformed, or that only workers of the receiver's machine send"
+            );
             return self.distrust(from.machine, why);
         };
         let mut whole = arrived;
         whole.extend_from_slice(part);
         match head[2] {
             0 => _ = self.long.arriving.insert(from, whole),
-            _ => handler(self, from, &whole),
+            _ => (handler.handle)(self, from, &whole),
         }
     }
 }

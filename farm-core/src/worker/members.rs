@@ -127,14 +127,14 @@ impl Worker {
     pub(super) fn register_member_handlers(&mut self) {
         self.register(PROBE, Self::handle_probe);
         self.register_long(RECONFIGURATION, Self::handle_reconfiguration);
-        self.register_long(APPLY, |worker, from, body| {
-            worker.take_own((from, body), Self::apply_soon);
+        self.register_own_long(APPLY, |worker, from, body| {
+            worker.take_number((from, body), Self::apply_soon);
         });
-        self.register_long(APPLIED, |worker, from, body| {
-            worker.take_own((from, body), Self::on_applied_by_one);
+        self.register_own_long(APPLIED, |worker, from, body| {
+            worker.take_number((from, body), Self::on_applied_by_one);
         });
-        self.register_long(COMMIT, |worker, from, body| {
-            worker.take_own((from, body), Self::commit_soon);
+        self.register_own_long(COMMIT, |worker, from, body| {
+            worker.take_number((from, body), Self::commit_soon);
         });
         self.register_long(RECOVERED, Self::handle_recovered);
         self.register_long(ALL_RECOVERED, Self::handle_all_recovered);
@@ -594,17 +594,10 @@ impl Worker {
         }
     }
 
-    /// Handles a message of another worker of this machine.
-    fn take_own(&mut self, (from, body): (WorkerRef, &[u8]), work: fn(&mut Self, u64)) {
-        match self
-            .number(from, body)
-            .filter(|_| from.machine == self.me.machine)
-        {
-            Some(id) => work(self, id),
-            None => self.distrust(
-                from.machine,
-                format!("{from} sent a message to the workers of another machine"),
-            ),
+    /// Handles a message that is the number of a configuration.
+    fn take_number(&mut self, (from, body): (WorkerRef, &[u8]), work: fn(&mut Self, u64)) {
+        if let Some(id) = self.number(from, body) {
+            work(self, id);
         }
     }
 

@@ -287,15 +287,13 @@ impl Worker {
             .waiting
             .push(Waiting { region, read, slot });
         if first {
-            self.resolve_region(u64::from(region.to_bits()), ());
+            self.resolve_region(region, ());
         } else {
             marks::mark("region: capability waited for");
         }
     }
 
-    fn resolve_region(&mut self, region: u64, (): ()) {
-        let id = RegionId::from_bits(region as u32)
-            .expect("the context of this continuation is the id of a region");
+    fn resolve_region(&mut self, id: RegionId, (): ()) {
         let machine = self.machine_of(id);
         if machine == self.me.machine {
             return match self.adopt_local(id) {
@@ -308,16 +306,14 @@ impl Worker {
         match self.store.remote().need(id, self.me.worker) {
             Need::Use(capability) => self.import_region(id, &capability),
             Need::Wait => marks::mark("region: another worker fetches the capability"),
-            Need::Call => self.call_for_capability(region, ()),
+            Need::Call => self.call_for_capability(id, ()),
         }
     }
 
-    fn call_for_capability(&mut self, region: u64, (): ()) {
-        let id = RegionId::from_bits(region as u32)
-            .expect("the context of this continuation is the id of a region");
+    fn call_for_capability(&mut self, id: RegionId, (): ()) {
         let machine = self.machine_of(id);
         let to = WorkerRef::first_of(machine);
-        let cont = ReplyCont::new(Self::handle_capability_reply, region);
+        let cont = ReplyCont::new(Self::handle_capability_reply, id);
         let body = id.to_bits().to_le_bytes();
         match self.call(to, REGION_CAPABILITY, &[&body], CAPABILITY_BYTES, cont) {
             Ok(()) => {}
@@ -325,7 +321,7 @@ impl Worker {
                 self.region_fetched(id, None);
                 self.region_lost(id, machine);
             }
-            Err(_) => self.when_room(Cont::new(Self::call_for_capability, region)),
+            Err(_) => self.when_room(Cont::new(Self::call_for_capability, id)),
         }
     }
 
@@ -349,9 +345,9 @@ impl Worker {
 
     fn handle_capability_fetched(&mut self, request: Request, body: &[u8]) {
         let region = <[u8; 4]>::try_from(body).ok().map(u32::from_le_bytes);
-        let region = region.filter(|region| RegionId::from_bits(*region).is_some());
+        let region = region.and_then(RegionId::from_bits);
         match region.filter(|_| request.from.machine == self.me.machine) {
-            Some(region) => self.resolve_region(region.into(), ()),
+            Some(region) => self.resolve_region(region, ()),
             None => self.distrust(
                 request.from.machine,
                 format!(
@@ -362,9 +358,7 @@ impl Worker {
         }
     }
 
-    fn handle_capability_reply(&mut self, region: u64, reply: Result<&[u8], CallError>) {
-        let id = RegionId::from_bits(region as u32)
-            .expect("the context of this continuation is the id of a region");
+    fn handle_capability_reply(&mut self, id: RegionId, reply: Result<&[u8], CallError>) {
         let machine = self.machine_of(id);
         let capability = reply.ok().and_then(|body| decode_capability(machine, body));
         marks::mark("region: capability fetched");
@@ -401,7 +395,7 @@ impl Worker {
             return;
         }
         self.region_waits.waiting.extend(others);
-        let again = Cont::new(Self::resolve_region, u64::from(id.to_bits()));
+        let again = Cont::new(Self::resolve_region, id);
         self.set_timer(ASK_AGAIN, again);
     }
 

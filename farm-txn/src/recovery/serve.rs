@@ -54,7 +54,7 @@ impl Recovering {
 }
 
 pub(crate) fn attach(worker: &mut Worker) {
-    worker.register_long(DRAINED, handle_drained);
+    worker.register_own_long(DRAINED, handle_drained);
     worker.register_long(RECOVERY, handle_message);
     worker.register_long(OUTCOME, handle_outcome);
     worker.register_long(ACTIVE, handle_active);
@@ -82,8 +82,7 @@ fn drain(worker: &mut Worker, configuration: &Configuration) {
 }
 
 fn handle_drained(worker: &mut Worker, from: WorkerRef, body: &[u8]) {
-    let own = worker.me().machine == from.machine;
-    match DrainedLogs::decode(body).filter(|_| own) {
+    match DrainedLogs::decode(body) {
         Some(drained) => on_drained(worker, from, drained),
         None => distrust(worker, from, "sent drained logs that are malformed"),
     }

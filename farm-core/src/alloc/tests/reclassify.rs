@@ -3,8 +3,9 @@
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-use super::slabs::{set_allocated, worker};
+use super::slabs::worker;
 use super::{TINY, tiny_machine};
+use crate::alloc::testing::set_allocated;
 use crate::alloc::{
     Adoption, AllocError, BlockAllocator, BlockConfig, BlockSource, BlockTable, Cut, ReleaseError,
     Reserved, SizeClass, Slab,

@@ -5,8 +5,9 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::blocks::fits;
-use super::slabs::{set_allocated, set_freed, worker};
+use super::slabs::worker;
 use super::{TINY, adopt_copies, tiny_machine};
+use crate::alloc::testing::{set_allocated, set_freed};
 use crate::alloc::{AllocError, BlockAllocator, Reserved, SizeClass, Slab};
 use crate::ids::{Address, WorkerId};
 

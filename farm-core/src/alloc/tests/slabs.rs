@@ -3,12 +3,11 @@
 use std::sync::{Arc, Mutex};
 
 use super::{TINY, tiny_machine};
+use crate::alloc::testing::set_allocated;
 use crate::alloc::{
     AllocError, BlockAllocator, BlockConfig, Mismatch, ReleaseError, Reserved, SizeClass, Slab,
 };
 use crate::ids::{Address, WorkerId};
-use crate::mem::Memory;
-use crate::object::write::{self, Room};
 
 pub(super) fn worker(id: u16) -> WorkerId {
     WorkerId::new(id).unwrap()
@@ -18,34 +17,6 @@ fn one_slab() -> (BlockAllocator, Slab) {
     let blocks = tiny_machine(TINY, 1);
     let slab = Slab::new(worker(0), blocks.changes());
     (blocks, slab)
-}
-
-/// Changes a header as a committing transaction does.
-pub(super) fn set_allocated(slab: &Slab, reserved: &Reserved, allocated: bool) {
-    let Room {
-        version,
-        incarnation,
-        ..
-    } = slab.begin(reserved);
-    let word = if allocated {
-        incarnation.allocated()
-    } else {
-        incarnation.freed()
-    };
-    let (memory, at) = (slab.memory(reserved), reserved.address.offset() as usize);
-    let bytes = reserved.class.object_bytes();
-    write::install_new(memory, at, bytes, version.next(), word, &[]);
-}
-
-/// Changes the header of an allocated object as a transaction does that frees it.
-pub(super) fn set_freed(memory: &Memory, address: Address) {
-    let at = address.offset() as usize;
-    let (version, incarnation) = (
-        write::load_version(memory, at).version(),
-        write::load_incarnation(memory, at),
-    );
-    let bytes = incarnation.class().object_bytes();
-    write::install_new(memory, at, bytes, version.next(), incarnation.freed(), &[]);
 }
 
 #[test]
