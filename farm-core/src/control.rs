@@ -57,7 +57,7 @@ impl Control {
         self.stop();
     }
 
-    /// As [`Control::fail`], when the cluster has changed while the machine joined: another start of it can join.
+    /// As [`Control::fail`], when the cluster has changed while the machine joined, or has ended: another start of it can join.
     pub(crate) fn fail_to_join(&self, why: String) {
         let mut failure = self.lock_failure();
         if failure.is_none() {
@@ -69,7 +69,7 @@ impl Control {
         self.stop();
     }
 
-    /// Returns whether the machine has stopped because the cluster has changed while it joined.
+    /// Returns whether the machine has stopped because the cluster has changed while it joined, or has ended.
     pub fn may_join_again(&self) -> bool {
         self.may_join_again.load(Ordering::Acquire)
     }

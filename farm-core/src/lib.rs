@@ -13,6 +13,7 @@ pub mod config;
 pub mod control;
 pub mod fabric;
 pub mod ids;
+pub mod kept;
 pub mod limits;
 pub mod machine;
 pub mod marks;

@@ -5,6 +5,7 @@
 mod admission;
 mod error;
 mod fabric;
+mod kept;
 mod manager;
 mod meet;
 mod pages;
@@ -12,9 +13,9 @@ mod parts;
 mod run;
 mod sizing;
 mod spare;
+mod start;
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
@@ -23,28 +24,17 @@ use std::time::Duration;
 use crate::config::Config;
 use crate::control::Control;
 use crate::fabric::verbs::DevicePlace;
-use crate::fabric::{
-    Capability, Departed, Departure, ExportError, Exporter, FabricMachine, Patience,
-};
+use crate::fabric::{Departed, Departure, Exporter, FabricMachine};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
-use crate::limits::{Limits, READ_TRIES, READ_TRIES_OF_A_LOSS, RECORD_OVERHEAD_BYTES};
-use crate::membership::Membership;
-use crate::membership::configuration::Configuration;
-use crate::membership::manager::Manager;
-use crate::messaging::Links;
 use crate::region::store::Store;
-use crate::time::Clock;
-use crate::worker::{Inbox, InboxFull, Worker, WorkerLimits, WorkerParts};
+use crate::worker::{Inbox, InboxFull, Worker};
 
-use admission::Admit;
 pub use error::MachineError;
 pub use fabric::fabric_config;
+use kept::KeptFiles;
 pub use manager::newest_configuration;
-use manager::{begin_with, config_store, joins_survivors, make_manager, make_members};
-use meet::{Met, meet};
-use pages::Pages;
-use parts::{arena, make_store, reads_in_flight, ring_format, spare};
-use run::{LastWorker, StopOnPanic, core_of, idle_policy, is_missed, pin, run};
+use parts::reads_in_flight;
+use run::{idle_policy, is_missed};
 pub use sizing::Sizing;
 use spare::Spare;
 
@@ -106,151 +96,13 @@ pub struct Machine {
     control: Arc<Control>,
     store: Arc<Store>,
     spare: Spare,
+    /// What the machine keeps beyond its process.
+    files: Option<Arc<KeptFiles>>,
     inboxes: Vec<Arc<Inbox>>,
     threads: Vec<(WorkerRef, JoinHandle<()>)>,
 }
 
 impl Machine {
-    /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
-    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run, and so does one that
-    /// they have lost. If they survive the loss of a machine, it waits until it has joined, and begins again if they have changed the
-    /// configuration meanwhile. If it stores memory, and is connected, it waits as long as it takes: memory for its copies is made first.
-    ///
-    /// # Errors
-    /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
-    /// insufficient, or a machine is missing or has another configuration.
-    pub fn start<'p>(
-        config: &Config,
-        id: MachineId,
-        attach: Attach,
-        patience: impl Into<Patience<'p>>,
-    ) -> Result<Self, MachineError> {
-        let patience = patience.into();
-        match config.survives_losses() {
-            true => Self::start_or_join(config, id, &attach, patience),
-            false => Self::start_once(config, id, attach, patience, false),
-        }
-    }
-
-    /// Starts a machine that joins others if they run. They may change the configuration meanwhile: it joins them as often as it takes.
-    fn start_or_join(
-        config: &Config,
-        id: MachineId,
-        attach: &Attach,
-        patience: Patience<'_>,
-    ) -> Result<Self, MachineError> {
-        let began = Clock::Host.now();
-        let left = || patience.most.saturating_sub(Clock::Host.now().since(began));
-        let not_joined = || MachineError::NotJoined {
-            machine: id,
-            waited: patience.most,
-        };
-        loop {
-            if !joins_survivors(config, id)? {
-                match Self::start_once(config, id, Arc::clone(attach), patience, false) {
-                    Err(MachineError::RunsAlready(_)) if !left().is_zero() => {
-                        std::thread::park_timeout(JOIN_AGAIN);
-                        continue;
-                    }
-                    started => return started,
-                }
-            }
-            // A machine that is awaited may be lost, and the next configuration does not have it.
-            let attempt = Patience {
-                most: left().min(JOIN_ATTEMPT),
-                ..patience
-            };
-            match Self::start_once(config, id, Arc::clone(attach), attempt, true) {
-                Ok(machine) => {
-                    // Memory for its copies may take long to make.
-                    let stores = machine.store.is_used();
-                    let is_over = || left().is_zero() && !stores;
-                    machine.wait_until_joined(|| patience.is_cancelled() || is_over());
-                    let (control, joined) = (&machine.control, machine.store.map().is_complete());
-                    let ends = control.is_stopping() && !control.may_join_again();
-                    if joined || ends || patience.is_cancelled() {
-                        return Ok(machine);
-                    }
-                }
-                Err(error) if error.may_be_of_a_change() && !left().is_zero() => {
-                    tracing::debug!(%error, "cannot join yet");
-                    std::thread::park_timeout(JOIN_AGAIN);
-                }
-                Err(error) => return Err(error.after(patience.most)),
-            }
-            if left().is_zero() {
-                return Err(not_joined());
-            }
-        }
-    }
-
-    fn start_once(
-        config: &Config,
-        id: MachineId,
-        attach: Attach,
-        patience: Patience<'_>,
-        joins: bool,
-    ) -> Result<Self, MachineError> {
-        config.validate_within(&Limits::TINY)?;
-        let own = config.machines.iter().find(|machine| machine.id == id);
-        let own = own.ok_or(MachineError::NoSuchMachine(id))?;
-        let workers = usize::from(own.workers);
-        Pages::of(config)
-            .check_directory()
-            .map_err(ExportError::from)?;
-        let mut fabric = FabricMachine::start(fabric_config(config, id)?)?;
-        // After the machine has its name: a second start of a running machine says that the machine runs.
-        let store = match joins {
-            true => None,
-            false => config_store(config, id)?,
-        };
-        let known = match joins {
-            true => newest_configuration(config)?,
-            false => None,
-        };
-        let met = meet(config, (id, joins), &mut fabric, (known.as_ref(), patience))?;
-        let exporter = fabric.exporter();
-        let configuration = begin_with(config, (id, joins), &exporter, &met);
-        let configuration = configuration.inspect_err(|error| {
-            // The others may have a configuration with this machine, whose end in order would stop them.
-            if config.memory_of(id) > 0 {
-                fabric.fail(&error.to_string());
-            }
-        })?;
-        let spare = spare(config, id, &exporter);
-        let mut manager = make_manager(config, id, (&configuration, joins), store)
-            .inspect_err(|error| fabric.fail(&error.to_string()))?;
-        let store = Arc::new(make_store(config, id, configuration.seed, spare.clone()));
-        if !met.running.is_empty() {
-            store.map().begin_joining();
-        }
-        let control = Arc::new(Control::default());
-        let mut machine = Self {
-            id,
-            fabric,
-            exporter,
-            control,
-            store,
-            spare,
-            inboxes: Vec::new(),
-            threads: Vec::new(),
-        };
-        let last = Arc::new(LastWorker {
-            control: Arc::clone(&machine.control),
-            reporter: machine.fabric.reporter(),
-            life: machine.fabric.life(),
-            store: Arc::clone(&machine.store),
-        });
-        for index in 0..workers {
-            let part = (&met, &configuration, manager.take());
-            let started = machine.start_worker(config, index, part, &attach, &last);
-            started.inspect_err(|error| machine.fail_to_start(&error.to_string()))?;
-        }
-        let admitted = machine.admit(config, met.segments);
-        admitted.inspect_err(|error| machine.fail_to_start(&error.to_string()))?;
-        Ok(machine)
-    }
-
     fn fail_to_start(&self, why: &str) {
         self.control.stop();
         self.report(why);
@@ -261,111 +113,6 @@ impl Machine {
         if is_missed(&self.store) {
             self.fabric.fail(why);
         }
-    }
-
-    /// Lets machines connect that are started while this one runs. `segments` are those exported for the connected machines.
-    fn admit(
-        &mut self,
-        config: &Config,
-        segments: BTreeMap<MachineId, Capability>,
-    ) -> Result<(), MachineError> {
-        let (exporter, control) = (self.exporter.clone(), Arc::clone(&self.control));
-        let own = (self.inboxes.clone(), segments);
-        let admit = Admit::new(config, exporter, control, own);
-        Ok(self.fabric.admit(Box::new(admit))?)
-    }
-
-    fn start_worker(
-        &mut self,
-        config: &Config,
-        index: usize,
-        (met, configuration, manager): (&Met, &Configuration, Option<Box<Manager>>),
-        attach: &Attach,
-        last: &Arc<LastWorker>,
-    ) -> Result<(), MachineError> {
-        let worker = WorkerId::new(index as u16)
-            .expect("a machine has no more workers than there are worker ids");
-        let me = WorkerRef::new(self.id, worker);
-        let operations = config.worker.operations_in_flight as usize;
-        let reads = reads_in_flight(config);
-        let arena = arena(config, reads);
-        let mut endpoint = self.fabric.endpoint(worker, &arena, reads)?;
-        let machines = config.machines.iter();
-        let machines = machines.map(|machine| (machine.id, usize::from(machine.workers)));
-        let mut machines: Vec<(MachineId, usize)> = machines.collect();
-        machines.sort_unstable();
-        let links = Links::wire(
-            &mut endpoint,
-            self.id,
-            worker,
-            (&machines, &met.peers),
-            ring_format(config),
-        )?;
-        let exporter = self.exporter.clone();
-        let inbox = Arc::new(Inbox::new(
-            INBOX_ITEMS,
-            Box::new(move || exporter.wake(worker)),
-        ));
-        self.inboxes.push(Arc::clone(&inbox));
-        let membership = Membership::of(configuration);
-        let membership = match config.survives_losses() {
-            true => membership.that_survives(),
-            false => membership,
-        };
-        let members = match worker {
-            WorkerId::FIRST => make_members(config, self.id, &self.exporter, configuration)?,
-            _ => None,
-        };
-        let parts = WorkerParts {
-            me,
-            endpoint,
-            links,
-            store: Arc::clone(&self.store),
-            membership,
-            manager,
-            members,
-            control: Arc::clone(&self.control),
-            inbox,
-            clock: Clock::Host,
-            seed: u64::from(me.to_bits()),
-            limits: WorkerLimits {
-                max_message_bytes: (config.rings.max_message_bytes - RECORD_OVERHEAD_BYTES)
-                    as usize,
-                operations,
-                read_tries: match config.survives_losses() {
-                    true => READ_TRIES_OF_A_LOSS,
-                    false => READ_TRIES,
-                },
-                fill_rate: config.durability.fill_rate,
-                transactions: config.transactions,
-            },
-        };
-        let policy = idle_policy(config, self.id);
-        let core = core_of(config, self.id, index);
-        let (boot, running) = (self.exporter.boot(), met.running.clone());
-        let (control, attach) = (Arc::clone(&self.control), Arc::clone(attach));
-        let last = Arc::clone(last);
-        let thread = std::thread::Builder::new()
-            .name(me.to_string())
-            .spawn(move || {
-                let _last = last;
-                IS_WORKER.set(true);
-                if let Some(core) = core {
-                    pin(core);
-                }
-                let _stop_all = StopOnPanic(Arc::clone(&control), me);
-                let mut worker = Worker::new(parts);
-                // Dropped before the worker, whose drop tells those who wait why it has stopped.
-                let _reason = StopOnPanic(Arc::clone(&control), me);
-                attach(&mut worker);
-                if me.worker == WorkerId::FIRST && !worker.store().map().is_complete() {
-                    worker.join(boot, running);
-                }
-                run(&mut worker, policy, &control);
-            })
-            .map_err(MachineError::Thread)?;
-        self.threads.push((me, thread));
-        Ok(())
     }
 
     /// Waits until this machine has joined the others, if they ran before. Returns false if it stops before, or if `cancelled`

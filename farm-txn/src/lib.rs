@@ -68,6 +68,7 @@ mod handle;
 mod layer;
 mod leave;
 mod limits;
+pub mod note;
 mod object_run;
 mod open;
 pub mod record;

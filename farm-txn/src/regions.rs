@@ -29,11 +29,19 @@ pub(crate) fn before_commit(
     commit: WaitingCommit,
     again: impl Fn(u64) -> Cont<()>,
 ) -> Result<Box<Tx>, Option<(Box<Tx>, TxError)>> {
-    if transactions(worker).recovers && !mutants::is_on("commits begin before the locks") {
-        marks::mark("commit: waits until objects of lost machines are locked");
+    let wait = |worker: &mut Worker, commit| {
         let key = transactions(worker).waiting_for_regions.insert(commit);
         worker.set_timer(AGAIN_AFTER, again(key as u64));
-        return Err(None);
+        Err(None)
+    };
+    if transactions(worker).recovers && !mutants::is_on("commits begin before the locks") {
+        marks::mark("commit: waits until objects of lost machines are locked");
+        return wait(worker, commit);
+    }
+    let configuration = transactions(worker).configuration;
+    if worker.store().is_past(configuration) {
+        marks::mark("commit: waits until its worker has applied a configuration");
+        return wait(worker, commit);
     }
     if !worker.store().map().has_unrecorded() {
         return Ok(commit.tx);
@@ -52,9 +60,7 @@ pub(crate) fn before_commit(
         }
         Some(Unrecorded::UnderWay) => {
             marks::mark("commit: waits for a region");
-            let key = transactions(worker).waiting_for_regions.insert(commit);
-            worker.set_timer(AGAIN_AFTER, again(key as u64));
-            Err(None)
+            wait(worker, commit)
         }
     }
 }

@@ -615,10 +615,10 @@ impl Config {
         self.durability.mode != Durability::None
     }
 
-    /// Returns whether the machines go on in another configuration when one of them is lost: if other machines have copies of
-    /// what it stores, and the end of its process can be proved.
+    /// Returns whether the machines go on in another configuration when one of them is lost, if other machines have copies of what it
+    /// stores, and otherwise when all have started again: if commits are logged, and the end of a process can be proved.
     pub fn survives_losses(&self) -> bool {
-        self.is_logged() && self.replicas() > 1 && self.cluster.fabric == Fabric::Shm
+        self.is_logged() && self.cluster.fabric == Fabric::Shm
     }
 
     /// Returns the number of workers of the machines that store regions.

@@ -32,7 +32,7 @@ use std::time::Duration;
 pub use arena::{Arena, ArenaConfig, Slot};
 pub(crate) use handshake::Reporter;
 pub(crate) use handshake::random_words;
-pub use handshake::{Admission, ConnectError, Departed, Patience, PeerOffer, Roster};
+pub use handshake::{Admission, Begins, ConnectError, Departed, Patience, PeerOffer, Roster};
 pub use machine::{ExportError, Exporter, FabricConfig, FabricMachine, FabricStartError};
 
 use crate::ids::{MachineId, WorkerId};

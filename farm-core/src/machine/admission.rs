@@ -9,7 +9,9 @@ use crate::config::Config;
 use crate::control::Control;
 use crate::fabric::{Admission, Capability, Exporter, PeerOffer};
 use crate::ids::MachineId;
+use crate::kept::Kept;
 use crate::mem::Memory;
+use crate::membership::configuration::Process;
 use crate::messaging::{LinkPeer, SegmentLayout};
 use crate::worker::{Inbox, Linking};
 
@@ -17,6 +19,7 @@ use crate::worker::{Inbox, Linking};
 pub(super) struct Admit {
     config: Config,
     exporter: Exporter,
+    kept: Option<Arc<dyn Kept>>,
     control: Arc<Control>,
     inboxes: Vec<Arc<Inbox>>,
     /// The segment that was last exported for each machine.
@@ -29,13 +32,14 @@ impl Admit {
     /// Creates the admission of a machine. `segments` are those exported for the machines that have connected.
     pub(super) fn new(
         config: &Config,
-        exporter: Exporter,
+        (exporter, kept): (Exporter, Option<Arc<dyn Kept>>),
         control: Arc<Control>,
         (inboxes, segments): (Vec<Arc<Inbox>>, BTreeMap<MachineId, Capability>),
     ) -> Self {
         Self {
             config: config.clone(),
             exporter,
+            kept,
             control,
             inboxes,
             segments,
@@ -62,7 +66,8 @@ impl Admission for Admit {
         if let Some(before) = self.segments.remove(&caller) {
             self.exporter.withdraw(&before);
         }
-        let exported = export_segment(&self.config, &self.exporter, layout);
+        let segment = (caller, layout);
+        let exported = export_segment(&self.config, &self.exporter, segment, self.kept.as_deref());
         let (memory, capability) = exported.map_err(|error| error.to_string())?;
         // Withdrawn by the next call of this machine, also if it does not connect now.
         self.segments.insert(caller, capability);
@@ -80,6 +85,10 @@ impl Admission for Admit {
             tracing::warn!(%machine, "a machine connected without memory for rings; it will end its connection");
             return;
         };
+        if let (Some(kept), Some(capability)) = (&self.kept, self.segments.get(&machine)) {
+            let boot = theirs.boot;
+            kept.connected(Process { machine, boot }, capability);
+        }
         let peer = LinkPeer {
             machine,
             workers: self.workers_of(machine),

@@ -7,9 +7,11 @@ use crate::config::ConfigError;
 use crate::fabric::verbs::{SecretError, VerbsError};
 use crate::fabric::{ConnectError, ExportError, FabricStartError};
 use crate::ids::{MachineId, WorkerRef};
+use crate::kept::KeptError;
 use crate::membership::configuration::Version;
 use crate::membership::store::StoreError;
 use crate::messaging::LinkError;
+use crate::region::store::AllocationError;
 
 /// Why a machine could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +46,8 @@ pub enum MachineError {
     /// The store has a configuration from before.
     #[error(
         "{} has the configuration of a cluster {cluster:?} that ran before (change {change}): its data was in the memory of its \
-         processes, which have ended, and cannot be recovered yet. If that data is not needed, remove the configuration with \
-         `farm clean --store` and the options --config and --set of this machine; otherwise set durability.dir to another directory",
+         processes, which have ended. Remove the configuration with `farm destroy` and the options --config and --set of this machine, \
+         or set durability.dir to another directory",
         dir.display()
     )]
     StoreFromBefore {
@@ -55,6 +57,23 @@ pub enum MachineError {
         cluster: String,
         /// Number of the last change of its configuration.
         change: u64,
+    },
+    /// What a machine keeps beyond its process cannot be written or read.
+    #[error(transparent)]
+    Kept(#[from] KeptError),
+    /// What an earlier process of the machine had in memory is gone.
+    #[error(
+        "{what} of machine {machine}, which configuration {configuration} of this cluster names, is gone: it was in the memory of this \
+         host, and is lost when that is switched off. If other machines of the cluster have it, start them first, and then this one. If the \
+         data is not needed, remove what the cluster left with `farm destroy`"
+    )]
+    MemoryGone {
+        /// The machine.
+        machine: MachineId,
+        /// What is gone.
+        what: String,
+        /// The configuration that names it.
+        configuration: Version,
     },
     /// Another process uses the store.
     #[error(
@@ -69,6 +88,14 @@ pub enum MachineError {
          this machine connected to it; start it again"
     )]
     NotMet(MachineId, Version),
+    /// The configuration has changed while a machine started.
+    #[error(
+        "the configuration of the cluster has changed (now {0}), or another machine has ended, while this machine started: start it again"
+    )]
+    Changed(Version),
+    /// The regions of an earlier process cannot be used.
+    #[error("this machine cannot go on with the memory of its earlier process: {0}")]
+    NotResumed(#[source] AllocationError),
     /// A machine that was to start with the others has found that they run.
     #[error("the other machines run already: start machine {0} again, and it joins them")]
     RunsAlready(MachineId),
@@ -119,7 +146,7 @@ impl MachineError {
     /// succeed.
     pub(super) fn may_be_of_a_change(&self) -> bool {
         match self {
-            Self::NotMet(..) | Self::Link(_) => true,
+            Self::NotMet(..) | Self::Link(_) | Self::Changed(_) => true,
             Self::Connect(error) => !matches!(
                 error,
                 ConnectError::Cancelled | ConnectError::Refused { .. }

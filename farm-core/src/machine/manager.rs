@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::meet::Met;
 use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
 use crate::config::{Config, MachineConfig};
 use crate::fabric::shm::is_alive;
-use crate::fabric::{Exporter, FabricConfig};
+use crate::fabric::{Exporter, FabricConfig, Patience};
 use crate::ids::MachineId;
 use crate::membership::Membership;
 use crate::membership::configuration::{Configuration, Domain, Member, Process};
@@ -19,7 +20,11 @@ use crate::membership::manager::Manager;
 use crate::membership::store::{ConfigStore, StoreError, Swap};
 use crate::membership::writer::{AccessThread, InProcess, StoreThread};
 use crate::messaging::LinkPeer;
+use crate::time::Clock;
 use crate::worker::MembersParts;
+
+/// Time between two looks at the store, in which another machine is to store the next configuration.
+const STORE_LOOK: Duration = Duration::from_millis(1);
 
 /// Returns the machine that manages the configuration.
 fn manager_of(config: &Config) -> MachineId {
@@ -80,17 +85,41 @@ pub(super) fn make_members(
 
 /// Returns whether a machine joins others, which go on in another configuration when one of them is lost: always if it stores nothing,
 /// and else if they run.
-pub(super) fn joins_survivors(config: &Config, id: MachineId) -> Result<bool, MachineError> {
+pub(super) fn joins_survivors(
+    config: &Config,
+    id: MachineId,
+    newest: Option<&Configuration>,
+) -> Result<bool, MachineError> {
     if config.memory_of(id) == 0 {
         return Ok(true);
     }
+    let others = |member: &Member| member.stores && member.machine != id;
+    let newest = newest.map(|newest| any_alive(config, id, newest, others));
+    Ok(newest.transpose()?.flatten().is_some())
+}
+
+/// Returns a program without memory that is a member of a configuration, and runs.
+pub(super) fn is_program_alive(
+    config: &Config,
+    id: MachineId,
+    newest: &Configuration,
+) -> Result<Option<MachineId>, MachineError> {
+    any_alive(config, id, newest, |member| !member.stores && member.runs())
+}
+
+/// Returns a member that runs, of those that are asked for.
+fn any_alive(
+    config: &Config,
+    id: MachineId,
+    newest: &Configuration,
+    asked: impl Fn(&Member) -> bool,
+) -> Result<Option<MachineId>, MachineError> {
     let FabricConfig::Shm(own) = fabric_config(config, id)? else {
-        return Ok(false);
+        return Ok(None);
     };
-    let newest = newest_configuration(config)?;
-    let members = newest.iter().flat_map(|newest| &newest.members);
-    let mut others = members.filter(|member| member.stores && member.machine != id);
-    Ok(others.any(|member| is_alive(&own, member.machine, member.boot)))
+    let mut asked = newest.members.iter().filter(|member| asked(member));
+    let alive = asked.find(|member| is_alive(&own, member.machine, member.boot));
+    Ok(alive.map(|member| member.machine))
 }
 
 /// Reads the newest configuration of the cluster from its store on this computer; `None` if there is none yet.
@@ -116,10 +145,65 @@ pub(super) fn begin_with(
         true => newest_configuration(config)?,
         false => None,
     };
+    let own = Process {
+        machine: id,
+        boot: exporter.boot(),
+    };
     match newest {
+        // The others have begun with it after all had ended, and it was to begin with them.
+        Some(newest) if newest.has(own) => Err(MachineError::Changed(newest.version)),
         Some(newest) => check_met(&newest, &met.peers).map(|()| newest),
         None => Ok(first(config, id, exporter, &met.peers)),
     }
+}
+
+/// Returns the configuration with which machines go on that had all ended, when the store has it. The manager stores it.
+pub(super) fn resume_with(
+    config: &Config,
+    (id, newest): (MachineId, &Configuration),
+    met: &Met,
+    (patience, departed): (Patience<'_>, &dyn Fn() -> bool),
+) -> Result<Configuration, MachineError> {
+    if !met.running.is_empty() {
+        return Err(MachineError::RunsAlready(id));
+    }
+    let next = resumed(newest, &met.peers)?;
+    let mut store = FileStore::at(&store_dir(config), &config.cluster.name);
+    let mut stored = match next.manager == id {
+        true => store.compare_and_swap(&next).map(drop),
+        false => Ok(()),
+    };
+    let since = Clock::Host.now();
+    loop {
+        let found = store.read()?;
+        let found = found.as_ref().unwrap_or(newest);
+        if *found == next {
+            return Ok(next);
+        }
+        if found.change >= next.change || departed() {
+            return Err(MachineError::Changed(found.version));
+        }
+        std::mem::replace(&mut stored, Ok(()))?;
+        if patience.is_cancelled() || Clock::Host.now().since(since) >= patience.most {
+            return Err(MachineError::NotMet(next.manager, newest.version));
+        }
+        std::thread::park_timeout(STORE_LOOK);
+    }
+}
+
+/// Returns the configuration that follows when all machines that store memory have started again.
+fn resumed(newest: &Configuration, peers: &[LinkPeer]) -> Result<Configuration, MachineError> {
+    let mut next = newest.next(true);
+    next.expiring.clear();
+    for member in &mut next.members {
+        let peer = peers.iter().find(|peer| peer.machine == member.machine);
+        member.boot = match (member.stores, peer) {
+            (false, _) => 0,
+            (true, Some(peer)) => peer.theirs.boot,
+            (true, None) => return Err(MachineError::NotMet(member.machine, newest.version)),
+        };
+    }
+    Ok(next)
 }
 
 /// Returns whether a machine that stores memory can join others that run.
@@ -161,17 +245,24 @@ fn first(config: &Config, id: MachineId, exporter: &Exporter, peers: &[LinkPeer]
         .expect("a configuration that was validated has members that can form a cluster")
 }
 
-/// Returns the manager of the configuration, if it is this machine, with the first configuration of the cluster.
+/// Returns the manager of the configuration, if it is this machine. If the configuration `is_new`, it is the first one of the cluster, and
+/// is stored now.
 pub(super) fn make_manager(
     config: &Config,
     id: MachineId,
-    (first, joins): (&Configuration, bool),
+    (first, is_new): (&Configuration, bool),
     store: Option<FileStore>,
 ) -> Result<Option<Box<Manager>>, MachineError> {
-    if manager_of(config) != id || joins {
+    if first.manager != id {
         return Ok(None);
     }
     let first = first.clone();
+    if !is_new {
+        let store = FileStore::at(&store_dir(config), &config.cluster.name);
+        let thread = StoreThread::start(format!("{id}.store"), store);
+        let manager = Manager::new(first, thread.map_err(MachineError::Thread)?);
+        return Ok(Some(Box::new(manager.among_others())));
+    }
     warn_of_shared_domains(config, &first);
     let manager = match store {
         None => Manager::new(first, InProcess::default()),

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use super::MachineError;
 use super::parts::{export_segment, ring_format};
 use crate::config::{Config, MachineConfig};
-use crate::fabric::{Capability, ConnectError, FabricMachine, Patience, PeerOffer, Roster};
+use crate::fabric::{Begins, Capability, ConnectError, FabricMachine, Patience, PeerOffer, Roster};
 use crate::ids::MachineId;
-use crate::membership::configuration::Configuration;
+use crate::kept::Kept;
+use crate::membership::configuration::{Configuration, Process};
 use crate::messaging::{LinkPeer, SegmentLayout};
 
 /// The machines that a machine has connected to.
@@ -20,14 +21,15 @@ pub(super) struct Met {
     pub(super) running: Vec<MachineId>,
 }
 
-/// Connects machine `id` to those that it must meet: to all that store memory, or, if it `joins` others, to the members of the `known`
-/// configuration. If it joins others, it connects to all further machines, too, that are present. Exports memory for the rings between
-/// their workers.
+/// Connects machine `id` to those that it must meet: to all that store memory, those of the `known` configuration if there is one. If it
+/// `joins` others, it connects to all further machines, too, that are present. Exports memory for the rings between their workers, and
+/// keeps it if logs are `kept`.
 pub(super) fn meet(
     config: &Config,
     (id, joins): (MachineId, bool),
     fabric: &mut FabricMachine,
     (known, patience): (Option<&Configuration>, Patience<'_>),
+    kept: Option<&dyn Kept>,
 ) -> Result<Met, MachineError> {
     let exporter = fabric.exporter();
     let mut segments = Vec::with_capacity(config.machines.len());
@@ -36,7 +38,7 @@ pub(super) fn meet(
     let is_lost = |machine: MachineId| known.is_some_and(|known| !known.stores(machine));
     // A machine that is lost may be joining, too.
     let is_joiner = |machine: &MachineId| {
-        config.memory_of(*machine) == 0 || joins && (*machine == id || is_lost(*machine))
+        config.memory_of(*machine) == 0 || joins && *machine == id || is_lost(*machine)
     };
     let joiners: Vec<MachineId> = machines.iter().copied().filter(is_joiner).collect();
     // The others let those that join connect later.
@@ -48,7 +50,7 @@ pub(super) fn meet(
             true => SegmentLayout::within(ring_format(config), workers),
             false => SegmentLayout::between(ring_format(config), workers, theirs),
         };
-        let (memory, capability) = export_segment(config, &exporter, layout)?;
+        let (memory, capability) = export_segment(config, &exporter, (machine.id, layout), kept)?;
         segments.push((machine.id, theirs, memory, capability));
     }
     let mut offer = |peer: MachineId| {
@@ -64,6 +66,11 @@ pub(super) fn meet(
         returning: match config.survives_losses() {
             true => &machines,
             false => &[],
+        },
+        begins: match known {
+            _ if joins => Begins::Joining,
+            None => Begins::New,
+            Some(known) => Begins::After(known.change),
         },
     };
     let met = fabric.connect(roster, &mut offer, patience)?;
@@ -83,8 +90,13 @@ pub(super) fn meet(
             })
     };
     let mut peers = Vec::with_capacity(segments.len());
-    for (machine, workers, ours, _) in &segments {
+    for (machine, workers, ours, capability) in &segments {
         let theirs = segment_of(*machine, &met)?;
+        if let Some(kept) = kept {
+            let boot = theirs.boot;
+            let machine = *machine;
+            kept.connected(Process { machine, boot }, capability);
+        }
         if theirs.bytes != ours.len() as u64 && *machine == id {
             return Err(MachineError::NoSuchMachine(id));
         }

@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use super::MachineError;
 use super::pages::Pages;
 use super::spare::Spare;
 use crate::alloc::BlockConfig;
 use crate::config::{Config, MachineConfig};
-use crate::fabric::{ArenaConfig, Capability, ExportError, Exporter};
+use crate::fabric::{ArenaConfig, Capability, Exporter};
 use crate::ids::MachineId;
+use crate::kept::Kept;
 use crate::limits::MAX_OBJECT_BYTES;
 use crate::mem::Memory;
 use crate::messaging::{RingFormat, SegmentLayout};
@@ -20,15 +22,22 @@ use crate::ring::RecordIntegrity;
 /// reads, even if they take more.
 const LARGE_READS_BYTES: usize = 8 << 20;
 
-/// Exports memory for rings and logs that a peer writes, or those of the own workers.
+/// Exports memory for rings and logs that a peer writes, or those of the own workers, and keeps it if logs are kept.
 pub(super) fn export_segment(
     config: &Config,
     exporter: &Exporter,
-    layout: SegmentLayout,
-) -> Result<(Memory, Capability), ExportError> {
-    let (memory, capability) = exporter.export(layout.bytes(), true)?;
+    (peer, layout): (MachineId, SegmentLayout),
+    kept: Option<&dyn Kept>,
+) -> Result<(Memory, Capability), MachineError> {
+    let exported = exporter.export(layout.bytes(), true);
+    let (memory, capability) = exported.map_err(MachineError::Memory)?;
     let checked = Pages::of(config).check_segment(&memory);
-    checked.inspect_err(|_| exporter.withdraw(&capability))?;
+    let checked = checked.map_err(|error| MachineError::Memory(error.into()));
+    let is_kept = checked.and_then(|()| match kept {
+        Some(kept) => Ok(kept.keep_logs(peer, &capability)?),
+        None => Ok(()),
+    });
+    is_kept.inspect_err(|_| exporter.withdraw(&capability))?;
     Ok((memory, capability))
 }
 
@@ -57,14 +66,24 @@ pub(super) fn arena(config: &Config, reads: usize) -> ArenaConfig {
 }
 
 /// Returns the allocator of the memory of a machine's regions.
-pub(super) fn spare(config: &Config, id: MachineId, exporter: &Exporter) -> Spare {
+pub(super) fn spare(
+    config: &Config,
+    id: MachineId,
+    exporter: &Exporter,
+    kept: Option<Arc<dyn Kept>>,
+) -> Spare {
     let (exporter, pages) = (exporter.clone(), Pages::of(config));
-    Spare::new(format!("{id}.region"), move |bytes| {
+    let allocate = move |bytes| {
         let (memory, capability) = exporter.export(bytes, false)?;
         let page_bytes = pages.check(&memory)?;
         tracing::debug!(bytes, page_bytes, "allocated a region");
         Ok((memory, capability))
-    })
+    };
+    let keep = move |region, memory: &Capability| match &kept {
+        Some(kept) => Ok(kept.keep_region(region, memory)?),
+        None => Ok(()),
+    };
+    Spare::new(format!("{id}.region"), allocate, keep)
 }
 
 /// Makes the store of a machine. `seed` is that of the [configuration](crate::membership::configuration::Configuration).
@@ -78,7 +97,7 @@ pub(super) fn make_store(config: &Config, id: MachineId, seed: u64, memory: Spar
         domains: config.machines.iter().map(domain).collect(),
     };
     let copies = memory.clone();
-    let copy = move |bytes| copies.allocate_now(bytes);
+    let copy = move |region, bytes| copies.allocate_now(region, bytes);
     let blocks = BlockConfig {
         block_bytes: config.memory.block_bytes as usize,
         region_bytes: config.memory.region_bytes as usize,

@@ -10,17 +10,20 @@ use std::thread::JoinHandle;
 use rustix::thread::CpuSet;
 
 use crate::fabric::Capability;
+use crate::ids::RegionId;
 use crate::mem::Memory;
 use crate::region::store::{AllocationError, RegionMemory};
 
 type Allocated = Result<(Memory, Capability), AllocationError>;
 type Allocate = dyn Fn(usize) -> Allocated + Send + Sync;
+type Keep = dyn Fn(RegionId, &Capability) -> Result<(), AllocationError> + Send + Sync;
 
 /// Allocates the memory of regions, one of them ahead. Clones share it.
 #[derive(Clone)]
 pub(super) struct Spare {
     name: String,
     allocate: Arc<Allocate>,
+    keep: Arc<Keep>,
     state: Arc<Mutex<State>>,
     /// The cores of the thread: those on which this value was created, and not that of a pinned worker.
     cores: Option<CpuSet>,
@@ -35,22 +38,30 @@ enum State {
 }
 
 impl Spare {
-    /// Creates an allocator. `name` is the name of its threads.
+    /// Creates an allocator. `name` is the name of its threads. `keep` [keeps](crate::kept) the memory of a region.
     pub(super) fn new(
         name: String,
         allocate: impl Fn(usize) -> Allocated + Send + Sync + 'static,
+        keep: impl Fn(RegionId, &Capability) -> Result<(), AllocationError> + Send + Sync + 'static,
     ) -> Self {
         Self {
             name,
             allocate: Arc::new(allocate),
+            keep: Arc::new(keep),
             state: Arc::new(Mutex::new(State::Empty)),
             cores: rustix::thread::sched_getaffinity(None).ok(),
         }
     }
 
-    /// Allocates memory of this many bytes now.
-    pub(super) fn allocate_now(&self, bytes: usize) -> Allocated {
-        (self.allocate)(bytes)
+    /// Allocates memory of this many bytes for a region now.
+    pub(super) fn allocate_now(&self, region: RegionId, bytes: usize) -> Allocated {
+        self.kept(region, (self.allocate)(bytes))
+    }
+
+    fn kept(&self, region: RegionId, allocated: Allocated) -> Allocated {
+        let (memory, capability) = allocated?;
+        (self.keep)(region, &capability)?;
+        Ok((memory, capability))
     }
 
     /// Waits for the thread, if there is one. Afterwards nothing is allocated ahead.
@@ -68,19 +79,22 @@ impl Spare {
 }
 
 impl RegionMemory for Spare {
-    fn allocate(&mut self, bytes: usize) -> Allocated {
+    fn allocate(&mut self, region: RegionId, bytes: usize) -> Allocated {
         let mut current = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let State::Begun(begun, _) = &*current
-            && *begun == bytes
-            && let State::Begun(_, thread) = std::mem::replace(&mut *current, State::Empty)
-        {
-            drop(current);
+        let begun = match &*current {
+            State::Begun(begun, _) if *begun == bytes => {
+                std::mem::replace(&mut *current, State::Empty)
+            }
+            _ => State::Empty,
+        };
+        drop(current);
+        if let State::Begun(_, thread) = begun {
             // If it failed, the reason may be gone.
             if let Ok(Ok(allocated)) = thread.join() {
-                return Ok(allocated);
+                return self.kept(region, Ok(allocated));
             }
         }
-        (self.allocate)(bytes)
+        self.allocate_now(region, bytes)
     }
 
     fn prepare(&mut self, bytes: usize) {
@@ -113,20 +127,28 @@ mod tests {
 
     fn spare(calls: &Arc<AtomicUsize>, fails: usize) -> Spare {
         let calls = Arc::clone(calls);
-        Spare::new("m1.region".into(), move |bytes| {
-            let call = calls.fetch_add(1, Ordering::Relaxed);
-            if call < fails {
-                return Err("the directory is full".into());
-            }
-            let capability = Capability {
-                machine: MachineId::new(1).unwrap(),
-                boot: 0,
-                key: call as u64,
-                bytes: bytes as u64,
-                writable: false,
-            };
-            Ok((Memory::anonymous(bytes), capability))
-        })
+        Spare::new(
+            "m1.region".into(),
+            move |bytes| {
+                let call = calls.fetch_add(1, Ordering::Relaxed);
+                if call < fails {
+                    return Err("the directory is full".into());
+                }
+                let capability = Capability {
+                    machine: MachineId::new(1).unwrap(),
+                    boot: 0,
+                    key: call as u64,
+                    bytes: bytes as u64,
+                    writable: false,
+                };
+                Ok((Memory::anonymous(bytes), capability))
+            },
+            |_, _| Ok(()),
+        )
+    }
+
+    fn region() -> RegionId {
+        RegionId::new(1, 1).unwrap()
     }
 
     #[test]
@@ -137,12 +159,12 @@ mod tests {
             .map(|_| {
                 spare.prepare(4096);
                 spare.prepare(4096);
-                spare.allocate(4096).unwrap().1.key
+                spare.allocate(region(), 4096).unwrap().1.key
             })
             .collect();
         assert_eq!(keys, [0, 1, 2]);
         assert_eq!(
-            spare.allocate(4096).unwrap().1.key,
+            spare.allocate(region(), 4096).unwrap().1.key,
             3,
             "without announcement"
         );
@@ -158,10 +180,10 @@ mod tests {
         let calls = Arc::new(AtomicUsize::new(0));
         let mut spare = spare(&calls, 1);
         spare.prepare(4096);
-        assert_eq!(spare.allocate(4096).unwrap().1.key, 1);
+        assert_eq!(spare.allocate(region(), 4096).unwrap().1.key, 1);
         let mut spare = self::spare(&calls, usize::MAX);
         spare.prepare(4096);
-        let why = spare.allocate(4096).unwrap_err();
+        let why = spare.allocate(region(), 4096).unwrap_err();
         assert_eq!(why.to_string(), "the directory is full");
     }
 }

@@ -120,6 +120,18 @@ pub struct RegionReplicas {
 }
 
 impl RegionReplicas {
+    /// Returns whether a machine has the whole region.
+    pub fn is_full_on(&self, machine: MachineId) -> bool {
+        let mut replicas = self.replicas.iter();
+        replicas.any(|one| one.machine == machine && one.is_full())
+    }
+
+    /// Returns whether a machine has a replica that is not full.
+    pub fn is_filled_by(&self, machine: MachineId) -> bool {
+        let mut replicas = self.replicas.iter();
+        replicas.any(|one| one.machine == machine && !one.is_full())
+    }
+
     /// Returns the machine of the primary.
     pub fn primary(&self) -> MachineId {
         self.replicas[0].machine

@@ -208,7 +208,7 @@ mod tests {
         let first = configuration("test", &[1, 2]);
         let refused = FileStore::at(&dir, "test").compare_and_swap(&first);
         let refused = refused.unwrap_err().to_string();
-        assert!(refused.contains("farm clean --store"), "{refused}");
+        assert!(refused.contains("farm destroy"), "{refused}");
         drop(lock);
         drop(started(&dir));
     }

@@ -33,13 +33,13 @@ pub enum Stop {
     #[error(
         "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
          because there is no copy of the data in its memory, or none that can be used yet; start the cluster again, with durability.mode = \"memory\" after \
-         `farm clean --store`"
+         `farm destroy`"
     )]
     Lost(MachineId),
     /// As [`Stop::Lost`], of a machine that stored nothing.
     #[error(
         "machine {0} is lost (it failed, was killed, or its connection broke): the cluster stops, \
-         because objects that it had locked stay locked; start the cluster again, with durability.mode = \"memory\" after `farm clean --store`"
+         because objects that it had locked stay locked; start the cluster again, with durability.mode = \"memory\" after `farm destroy`"
     )]
     LostWithoutMemory(MachineId),
     /// The machine sent data that no correct machine sends.

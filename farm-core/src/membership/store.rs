@@ -135,7 +135,7 @@ fn advice(error: &std::io::Error) -> &'static str {
             "; let this user read and write there, or set durability.dir"
         }
         ErrorKind::WouldBlock => {
-            "; another process inspects or removes it, as `farm clean --store` does: try again"
+            "; another process inspects or removes it, as `farm destroy` does: try again"
         }
         _ => "",
     }

@@ -18,7 +18,7 @@ use crate::fabric::{Capability, Endpoint, ImportError, Remote, RemoteMemory};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::mem::{LINE_BYTES, Memory};
 use crate::ring::{
-    Capacity, InvalidCapacity, KeptState, LogSender, NoShare, OwnLog, ReceiverConfig,
+    Capacity, InvalidCapacity, KeptLog, KeptState, LogSender, NoShare, OwnLog, ReceiverConfig,
     RecordIntegrity, ReplyCredits, RingReceiver, RingSender, SenderConfig, SetupError,
 };
 
@@ -125,6 +125,22 @@ impl SegmentLayout {
     /// Returns the offset of the line with the state of a log.
     pub fn log_state(&self, index: usize) -> usize {
         self.log_head(self.log_heads + index)
+    }
+
+    /// Returns the logs in the memory of a segment, which the start `boot` of a machine has exported for `peer`.
+    pub fn kept_logs(
+        self,
+        memory: &Memory,
+        peer: MachineId,
+        boot: u64,
+    ) -> impl Iterator<Item = KeptLog> + '_ {
+        (0..self.logs).map(move |index| KeptLog {
+            writer: WorkerRef::new(peer, worker_id(index)),
+            boot,
+            log: memory.window(self.log(index), self.format.log_bytes),
+            state: KeptState::new(memory.window(self.log_state(index), LINE_BYTES)),
+            integrity: self.format.integrity,
+        })
     }
 }
 

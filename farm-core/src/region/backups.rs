@@ -17,8 +17,8 @@ use crate::mem::Memory;
 /// The memory of a copy, and its capability.
 type Copied = (Memory, Capability);
 type Allocated = Result<(Memory, Capability), Box<dyn std::error::Error + Send + Sync>>;
-/// Allocates zeroed memory of this many bytes for a copy.
-pub type AllocateBackup = Arc<dyn Fn(usize) -> Allocated + Send + Sync>;
+/// Allocates zeroed memory of this many bytes for a copy of a region. If regions are [kept](crate::kept), it is.
+pub type AllocateBackup = Arc<dyn Fn(RegionId, usize) -> Allocated + Send + Sync>;
 
 /// How far the memory of a copy is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,12 +55,6 @@ impl Backups {
 
     /// Has the memory of a copy made, if it is not. Its block table has the bases of the primary's, whose seed is the same.
     pub(crate) fn prepare(&self, region: RegionId, config: &BlockConfig) -> Prepared {
-        let BlockConfig {
-            region_bytes,
-            block_bytes,
-            seed,
-            ..
-        } = *config;
         let mut regions = self.lock();
         match regions.remove(&region) {
             Some(State::Ready(memory)) => {
@@ -80,22 +74,22 @@ impl Backups {
                 })
             }
             None => {
-                let allocate = Arc::clone(&self.allocate);
-                let make = move || {
-                    let (memory, capability) =
-                        allocate(region_bytes).map_err(|error| error.to_string())?;
-                    let memory = memory.window(0, region_bytes);
-                    let bases = &mut table_bases(seed, region);
-                    let table = BlockTable::format(memory.clone(), region, block_bytes, bases);
-                    table
-                        .map(|_| (memory, capability))
-                        .map_err(|error| error.to_string())
-                };
+                let (allocate, config) = (Arc::clone(&self.allocate), *config);
                 // In simulations, others run while memory is written.
                 drop(regions);
-                self.begin(region, make)
+                self.begin(region, move || make(&allocate, region, &config))
             }
         }
+    }
+
+    /// Makes the memory of a copy now.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(crate) fn make(&self, region: RegionId, config: &BlockConfig) -> Result<(), String> {
+        let made = make(&self.allocate, region, config)?;
+        self.add(region, made);
+        Ok(())
     }
 
     fn begin(
@@ -128,6 +122,11 @@ impl Backups {
         }
     }
 
+    /// Adds a copy that an earlier process of this machine has made.
+    pub(crate) fn add(&self, region: RegionId, copy: (Memory, Capability)) {
+        self.lock().insert(region, State::Ready(copy));
+    }
+
     /// Takes a copy out, because this machine has become the primary of its region.
     pub(crate) fn take(&self, region: RegionId) -> Option<(Memory, Capability)> {
         let mut regions = self.lock();
@@ -156,6 +155,28 @@ impl Backups {
     }
 }
 
+/// Makes the memory of a copy.
+fn make(
+    allocate: &AllocateBackup,
+    region: RegionId,
+    config: &BlockConfig,
+) -> Result<Copied, String> {
+    let BlockConfig {
+        region_bytes,
+        block_bytes,
+        seed,
+        ..
+    } = *config;
+    let allocated = allocate(region, region_bytes);
+    let (memory, capability) = allocated.map_err(|error| error.to_string())?;
+    let memory = memory.window(0, region_bytes);
+    let bases = &mut table_bases(seed, region);
+    let table = BlockTable::format(memory.clone(), region, block_bytes, bases);
+    table
+        .map(|_| (memory, capability))
+        .map_err(|error| error.to_string())
+}
+
 impl Drop for Backups {
     fn drop(&mut self) {
         // A thread must not make files after the machine has removed its own.
@@ -177,7 +198,7 @@ mod tests {
 
     fn backups(by_threads: bool, fails: usize) -> Backups {
         let calls = AtomicUsize::new(0);
-        let allocate = move |bytes| {
+        let allocate = move |_, bytes| {
             if calls.fetch_add(1, Ordering::Relaxed) < fails {
                 return Err("the directory is full".into());
             }

@@ -1,7 +1,7 @@
 //! The memory that one machine contributes: its regions, and the block allocator over them, shared by its workers.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use arc_swap::ArcSwapOption;
@@ -29,11 +29,16 @@ pub type AllocationError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Allocates the memory of regions.
 pub trait RegionMemory: Send {
-    /// Allocates zeroed memory of this many bytes and exports it, so that peers can read it.
+    /// Allocates zeroed memory of this many bytes for a region, and exports it, so that peers can read it. If regions are
+    /// [kept](crate::kept), it is.
     ///
     /// # Errors
     /// The reason why there is no memory.
-    fn allocate(&mut self, bytes: usize) -> Result<(Memory, Capability), AllocationError>;
+    fn allocate(
+        &mut self,
+        region: RegionId,
+        bytes: usize,
+    ) -> Result<(Memory, Capability), AllocationError>;
 
     /// Announces that memory of this many bytes will soon be needed.
     fn prepare(&mut self, _bytes: usize) {}
@@ -41,10 +46,14 @@ pub trait RegionMemory: Send {
 
 impl<F> RegionMemory for F
 where
-    F: FnMut(usize) -> Result<(Memory, Capability), AllocationError> + Send,
+    F: FnMut(RegionId, usize) -> Result<(Memory, Capability), AllocationError> + Send,
 {
-    fn allocate(&mut self, bytes: usize) -> Result<(Memory, Capability), AllocationError> {
-        self(bytes)
+    fn allocate(
+        &mut self,
+        region: RegionId,
+        bytes: usize,
+    ) -> Result<(Memory, Capability), AllocationError> {
+        self(region, bytes)
     }
 }
 
@@ -74,6 +83,7 @@ impl Default for Replication {
 
 /// The regions of one machine.
 pub struct Store {
+    local: MachineId,
     placement: Placement,
     changes: Changes,
     blocks: Mutex<BlockAllocator>,
@@ -90,6 +100,8 @@ pub struct Store {
     replication: Replication,
     /// The configuration that this machine has applied last; `None` while that is the first one.
     applied: ArcSwapOption<Configuration>,
+    /// Its number, 0 while that is the first one. It changes before the map does.
+    newest: AtomicU64,
     backups: Option<Backups>,
     filling: Mutex<Filling>,
 }
@@ -124,6 +136,7 @@ impl Store {
         let blocks = BlockAllocator::new(config, source);
         let is_used = placement.contains(local);
         Self {
+            local,
             is_used,
             placement,
             changes: blocks.changes(),
@@ -137,6 +150,7 @@ impl Store {
             config,
             replication: Replication::default(),
             applied: ArcSwapOption::empty(),
+            newest: AtomicU64::new(0),
             backups: None,
             filling: Mutex::default(),
         }
@@ -247,6 +261,13 @@ impl Store {
         self.applied().filter(|applied| applied.version.id == id)
     }
 
+    /// Returns whether this machine is changing to a later configuration than this one, which a worker has applied. What the
+    /// [map](Store::map) has said before is of the worker's configuration if this returns false afterwards.
+    #[inline]
+    pub fn is_past(&self, configuration: u64) -> bool {
+        self.newest.load(Ordering::Acquire) > configuration
+    }
+
     /// Returns the configuration in which the primary of a region changed last, as far as this machine has applied configurations; 0 if
     /// none of them has the region.
     pub fn primary_since(&self, region: RegionId) -> u64 {
@@ -257,6 +278,8 @@ impl Store {
 
     /// Changes to another configuration: its regions replace those that are known.
     pub(crate) fn apply(&self, configuration: Arc<Configuration>) {
+        self.newest
+            .store(configuration.version.id, Ordering::Release);
         let regions = configuration.regions.iter();
         let regions = regions.filter_map(Replicas::recorded);
         self.map.replace(regions.collect());
@@ -267,6 +290,35 @@ impl Store {
             .keep(|machine| configuration.member(machine).is_some());
         lock(&self.promoted).pause();
         self.applied.store(Some(configuration));
+    }
+
+    /// Begins with a configuration, and with the full replicas of this machine that its earlier processes have kept. They are served when
+    /// transactions of earlier configurations are recovered. Its other replicas get new memory, and are filled again: a process that was
+    /// killed while it filled them may have left objects locked, of which no record tells.
+    ///
+    /// # Errors
+    /// [`AllocationError`]: the table of a region is damaged, or there is no memory for a replica.
+    ///
+    /// # Panics
+    /// If the store keeps no copies.
+    pub fn resume(
+        &self,
+        configuration: Arc<Configuration>,
+        regions: impl IntoIterator<Item = (RegionId, (Memory, Capability))>,
+    ) -> Result<(), AllocationError> {
+        let backups = self.backups.as_ref();
+        let backups = backups.expect("a machine whose regions are kept has copies");
+        for (region, (memory, capability)) in regions {
+            let memory = memory.window(0, self.config.region_bytes);
+            BlockTable::open_after_crash(memory.clone(), region)?;
+            backups.add(region, (memory, capability));
+        }
+        let regions = configuration.regions.iter();
+        for region in regions.filter(|region| region.is_filled_by(self.local)) {
+            backups.make(region.region, &self.config)?;
+        }
+        self.apply(configuration);
+        Ok(())
     }
 
     /// Returns whether regions are placed on this machine. A machine without memory of its own stores nothing.
@@ -508,7 +560,7 @@ impl<M: RegionMemory> RegionSource for NewRegions<M> {
                 "no virtual ring has a free position that makes this machine the primary".into(),
             )
         })?;
-        let allocated = self.memory.allocate(self.region_bytes);
+        let allocated = self.memory.allocate(id, self.region_bytes);
         let (memory, capability) =
             allocated.map_err(|error| AllocError::NoRegion(error.to_string()))?;
         lock(&self.regions).insert(id, (memory.clone(), capability));
@@ -562,7 +614,7 @@ mod tests {
             per_machine_bytes: 0,
             seed: 1,
         };
-        let memory = |bytes| panic!("no region of {bytes} bytes is made");
+        let memory = |id, _| panic!("region {id} is made");
         let store = Store::new(config, local, placement.clone(), 1, memory);
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
         let mut known = Vec::new();

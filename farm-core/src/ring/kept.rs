@@ -12,6 +12,7 @@
 
 use super::layout::{self, Capacity, Head, RecordHead};
 use super::{Record, RecordIntegrity, RingError, Words};
+use crate::ids::WorkerRef;
 use crate::mem::{Memory, WORD_BYTES};
 
 /// Bytes of the state beside a log.
@@ -48,6 +49,21 @@ impl<W: Words> KeptState<W> {
         }
         self.0.store_first(HEAD, head);
     }
+}
+
+/// A log in memory that is [kept](crate::kept), whose writer has ended.
+#[derive(Clone, Debug)]
+pub struct KeptLog {
+    /// The worker that wrote it.
+    pub writer: WorkerRef,
+    /// Number of the start of this machine that had it.
+    pub boot: u64,
+    /// The log.
+    pub log: Memory,
+    /// What is stored beside it.
+    pub state: KeptState,
+    /// How complete records are told.
+    pub integrity: RecordIntegrity,
 }
 
 /// Reads the records of a log whose writer has ended.

@@ -98,7 +98,7 @@ mod tests;
 use std::sync::atomic::Ordering;
 
 pub use credits::{NoShare, ReplyCredits};
-pub use kept::{KEPT_STATE_BYTES, KeptRecords, KeptState};
+pub use kept::{KEPT_STATE_BYTES, KeptLog, KeptRecords, KeptState};
 pub use layout::{Capacity, Expected, InvalidCapacity, Kind};
 pub use log::{LogSender, log_record_bytes};
 pub use own::{OwnLog, OwnWords};

@@ -22,8 +22,17 @@ pub enum Drained<'a> {
     Note(u64),
 }
 
-/// Gets what a drain finds, with the worker that has written the log.
-pub type Drainer<'a> = dyn FnMut(WorkerRef, Drained<'_>) + 'a;
+/// Gets what a drain finds.
+pub trait Drainer {
+    /// Takes what a drain has found in the log of a worker.
+    fn take(&mut self, writer: WorkerRef, found: Drained<'_>);
+
+    /// Handles that everything was taken, and will be freed.
+    ///
+    /// # Errors
+    /// Why it must not be freed.
+    fn end(&mut self) -> Result<(), String>;
+}
 
 impl Worker {
     /// Takes no more records from logs, until they are [thawed](Worker::thaw_logs), and gives up all reservations of room in logs.
@@ -49,12 +58,13 @@ impl Worker {
     pub fn drain_logs(
         &mut self,
         is_old: &dyn Fn(&[u8]) -> bool,
-        take: &mut Drainer<'_>,
+        drainer: &mut impl Drainer,
     ) -> Result<(), String> {
         assert!(self.logs.frozen, "only frozen logs are drained");
-        let (logs, now) = (&mut self.logs, self.now);
-        for (index, incoming) in logs.incoming.iter_mut().enumerate() {
-            let Some(log) = incoming else { continue };
+        let (logs, now) = (&self.logs, self.now);
+        let mut ends = Vec::with_capacity(logs.incoming.len());
+        for (index, log) in logs.incoming.iter().enumerate() {
+            let Some(log) = log else { continue };
             let from = log.from;
             let link = self.messaging.number_of(from.machine);
             let (is_lost, handled) = (log.lost, log.ring.position());
@@ -66,25 +76,35 @@ impl Worker {
                 end,
                 link,
             };
-            take(from, Drained::Note(log.ring.note()));
+            drainer.take(from, Drained::Note(log.ring.note()));
             let mut take = |end: u64, record: &Record<'_>| {
                 let unread = (end > handled && !is_lost).then(|| unread(record, end));
-                take(from, Drained::Record(record, unread));
+                drainer.take(from, Drained::Record(record, unread));
             };
-            drain(log, &mut self.endpoint, now, is_old, &mut take)
-                .map_err(|why| format!("the log of {from} cannot be drained: {why}"))?;
+            let records = log.ring.records().map_err(|error| error.to_string());
+            let end = records.and_then(|records| each(records, is_old, &mut take));
+            ends.push((index, end.map_err(|why| not_drained(from, &why))?));
+        }
+        let mut own_end = 0;
+        if let Some(own) = &logs.own {
+            let me = self.me;
+            drainer.take(me, Drained::Note(own.note()));
+            let mut take = |_, record: &Record<'_>| drainer.take(me, Drained::Record(record, None));
+            let records = own.records().map_err(|error| error.to_string());
+            let end = records.and_then(|records| each(records, is_old, &mut take));
+            own_end = end.map_err(|why| not_drained(me, &why))?;
+        }
+        drainer.end()?;
+        for (index, end) in ends {
+            let incoming = &mut self.logs.incoming[index];
+            if let Some(log) = incoming {
+                let freed = free(log, end, &mut self.endpoint, now);
+                freed.map_err(|why| not_drained(log.from, &why))?;
+            }
             incoming.take_if(|log| log.lost);
         }
-        if let Some(own) = &mut logs.own {
-            let records = own.records().map_err(|error| error.to_string())?;
-            take(self.me, Drained::Note(own.note()));
-            let end = each(records, is_old, &mut |_, record| {
-                take(self.me, Drained::Record(record, None));
-            });
-            own.free(
-                end.map_err(|why| format!("the own log cannot be drained: {why}"))?,
-                0,
-            );
+        if let Some(own) = &mut self.logs.own {
+            own.free(own_end, 0);
         }
         Ok(())
     }
@@ -107,15 +127,17 @@ impl Logs {
     }
 }
 
-fn drain(
+fn not_drained(writer: WorkerRef, why: &str) -> String {
+    format!("the log of {writer} cannot be drained: {why}")
+}
+
+/// Frees everything before the position `end`.
+fn free(
     log: &mut IncomingLog,
+    end: u64,
     endpoint: &mut Endpoint,
     now: Nanos,
-    is_old: &dyn Fn(&[u8]) -> bool,
-    take: &mut dyn FnMut(u64, &Record<'_>),
 ) -> Result<(), String> {
-    let records = log.ring.records().map_err(|error| error.to_string())?;
-    let end = each(records, is_old, take)?;
     while log.ring.position() < end {
         match log.ring.peek(endpoint, now) {
             Ok(Some(_)) => _ = log.ring.keep(),

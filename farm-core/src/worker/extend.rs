@@ -299,8 +299,16 @@ impl Worker {
             return self.set_timer(LOOK_AGAIN, Cont::new(Self::end_attempt, number));
         }
         attempt.phase = Phase::Extends;
-        self.drive(|value, out| value.extend(extension, out));
-        self.set_timer(PATIENCE, Cont::new(Self::end_attempt, number));
+        let mut begins = false;
+        self.drive(|value, out| begins = value.extend(extension, out));
+        let patience = match begins {
+            true => PATIENCE,
+            false => {
+                marks::mark("extend: waits for the end of another change");
+                ASK_AGAIN
+            }
+        };
+        self.set_timer(patience, Cont::new(Self::end_attempt, number));
     }
 
     /// Gives up an attempt that has not changed the configuration.

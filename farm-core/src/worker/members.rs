@@ -168,6 +168,9 @@ impl Worker {
             if let Some(manager) = &mut self.recorder.manager {
                 manager.on_left(process);
             }
+            if let Some(kept) = self.kept.as_ref().filter(|_| self.members.driver.is_some()) {
+                kept.left(process);
+            }
             let driver = self.members.driver.as_ref();
             let recovers = driver.is_some_and(|driver| {
                 let current = driver.value.current();
@@ -264,6 +267,13 @@ impl Worker {
             Action::Halt(why) => self.control.fail(format!("the cluster stops: {why}")),
             Action::Stop(_) if !self.store.map().is_complete() => {
                 self.joins_again();
+            }
+            Action::Abandoned => {
+                let why = format!(
+                    "all machines with memory have ended: machine {me} can join again when they have been started"
+                );
+                tracing::warn!("{why}");
+                self.control.fail_to_join(why);
             }
             Action::Stop(version) => self.control.fail(format!(
                 "the other machines went on without machine {me}, which they took for lost (configuration {version}); start it again"
@@ -425,6 +435,23 @@ impl Worker {
     fn apply_soon(&mut self, id: u64) {
         let apply = |worker: &mut Worker, id: u64, ()| worker.apply_here(id);
         self.defer(Cont::new(apply, id));
+    }
+
+    /// Begins with the configuration that the store has applied, whose machines go on with what their earlier processes have kept. To be
+    /// called on each worker, before its first turn.
+    ///
+    /// # Panics
+    /// If the store has applied none.
+    pub fn resume(&mut self) {
+        let configuration = self.store.applied();
+        let configuration = configuration.expect("the store has applied the configuration");
+        for hook in 0..self.members.hooks.len() {
+            (self.members.hooks[hook].apply)(self, &configuration);
+        }
+        self.freeze_logs();
+        self.pause_filling();
+        marks::mark("membership: a worker goes on after all machines had ended");
+        self.commit_soon(configuration.version.id);
     }
 
     /// Applies a configuration on this worker, unless a later one follows.

@@ -61,6 +61,7 @@ use crate::config::TransactionsConfig;
 use crate::control::Control;
 use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status, Wake};
 use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
+use crate::kept::Kept;
 use crate::membership::Membership;
 use crate::membership::manager::Manager;
 use crate::messaging::{
@@ -98,6 +99,8 @@ pub struct WorkerParts {
     pub clock: Clock,
     /// Seed of the worker's random numbers.
     pub seed: u64,
+    /// What the machine keeps beyond its process, if it keeps anything.
+    pub kept: Option<Arc<dyn Kept>>,
     /// Sizes of the worker's tables.
     pub limits: WorkerLimits,
 }
@@ -127,6 +130,7 @@ pub struct Worker {
     messaging: Messaging,
     logs: log::Logs,
     long: long::LongMessages,
+    kept: Option<Arc<dyn Kept>>,
     handlers: Vec<Option<Handler>>,
     timers: Timers,
     reads: Reads,
@@ -196,6 +200,7 @@ impl Worker {
             endpoint: parts.endpoint,
             messaging: Messaging::new(parts.me, parts.links, max_message_bytes, operations),
             logs,
+            kept: parts.kept,
             long: long::LongMessages::default(),
             handlers: vec![None; MessageId::LIMIT as usize],
             timers: Timers::with_capacity(operations),
@@ -316,6 +321,11 @@ impl Worker {
     fn other_own_workers(&self) -> Vec<WorkerRef> {
         let me = self.me;
         self.own_workers().filter(|one| *one != me).collect()
+    }
+
+    /// Returns what the machine keeps beyond its process, if it keeps anything.
+    pub fn kept(&self) -> Option<&Arc<dyn Kept>> {
+        self.kept.as_ref()
     }
 
     /// Returns the configuration of the transaction layer.

@@ -9,18 +9,20 @@ use farm_core::alloc::BlockConfig;
 use farm_core::control::Control;
 use farm_core::fabric::{ArenaConfig, Capability};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
+use farm_core::kept::Kept;
 use farm_core::mem::Memory;
 use farm_core::membership::Membership;
 use farm_core::membership::configuration::{self, Configuration, Domain, Member};
 use farm_core::membership::manager::Manager;
 use farm_core::membership::writer::{ConfigWriter, WriteError};
-use farm_core::messaging::{LinkPeer, Links, SegmentLayout};
+use farm_core::messaging::{LinkPeer, Links};
 use farm_core::region::backups::Backups;
 use farm_core::region::placement::Placement;
 use farm_core::region::store::{Replication, Store};
 use farm_core::worker::{Inbox, MembersParts, Worker, WorkerLimits, WorkerParts};
 
 use super::config_store::SimStore;
+use super::kept::SimKept;
 use super::{Cluster, ClusterLimits, Machine, Pace, Parts, Process, Seat, Segment};
 use crate::fabric::{SimConfig, SimFabric};
 
@@ -42,7 +44,7 @@ impl Exported {
         limits: &ClusterLimits,
         (owner, peer): (MachineId, MachineId),
     ) -> Self {
-        let bytes = layout(limits, owner, peer).bytes();
+        let bytes = limits.layout(owner, peer).bytes();
         let (memory, capability) = fabric.export(owner, bytes, true);
         Self {
             owner,
@@ -52,14 +54,37 @@ impl Exported {
         }
     }
 
+    /// Keeps the logs in the segment, which the peer's process is to write that runs now.
+    pub(super) fn keep(&self, kept: Option<&SimKept>, fabric: &SimFabric) {
+        let Some(kept) = kept else { return };
+        let boot = fabric.boot(self.peer);
+        let machine = self.peer;
+        let is_kept = kept.keep_logs(machine, &self.capability);
+        is_kept.expect("the simulator keeps everything");
+        kept.connected(configuration::Process { machine, boot }, &self.capability);
+    }
+
     /// Returns the segment as it is in memory.
     pub(super) fn kept(&self, fabric: &SimFabric, limits: &ClusterLimits) -> Segment {
         Segment {
             peer: self.peer,
-            layout: layout(limits, self.owner, self.peer),
+            layout: limits.layout(self.owner, self.peer),
             memory: fabric.local_view(&self.capability),
         }
     }
+}
+
+/// Returns what a new process of a machine keeps, if it keeps anything.
+pub(super) fn new_kept(
+    fabric: &SimFabric,
+    limits: &ClusterLimits,
+    machine: MachineId,
+) -> Option<Arc<SimKept>> {
+    let storing = limits.machines - limits.without_memory;
+    let keeps = limits.survives && usize::from(machine.get()) <= storing;
+    let boot = fabric.boot(machine);
+    let me = configuration::Process { machine, boot };
+    keeps.then(|| Arc::new(SimKept::new(fabric, limits, me)))
 }
 
 impl Cluster {
@@ -85,14 +110,19 @@ impl Cluster {
         let changes = SimStore::new(first.clone(), seed % 5);
         let (mut seats, mut machines) = (Vec::new(), Vec::new());
         for (place, id) in ids.iter().enumerate() {
-            let store = Arc::new(store(&fabric, limits, &ids, *id, seed));
+            let kept = new_kept(&fabric, limits, *id);
+            let own = segments.iter().filter(|segment| segment.owner == *id);
+            own.for_each(|segment| segment.keep(kept.as_deref(), &fabric));
+            let store = store((&fabric, limits, kept.as_ref()), &ids, *id, seed);
+            let store = Arc::new(store);
             let control = Arc::new(Control::default());
             let peers = peers(&segments, limits, *id);
             let mut inboxes = Vec::new();
             for index in 0..limits.workers {
                 let me = WorkerRef::new(*id, worker_id(index));
                 let begun = (&fabric, limits, &first);
-                let mut parts = worker(begun, me, &peers, &store, &control, seed);
+                let own = (&store, &control, kept.as_ref());
+                let mut parts = worker(begun, me, &peers, own, seed);
                 if parts.membership.manager() == *id && index == 0 {
                     parts.manager = Some(match limits.survives {
                         true => {
@@ -120,7 +150,13 @@ impl Cluster {
                     store,
                     segments: own.map(|one| one.kept(&fabric, limits)).collect(),
                     inboxes,
+                    kept: kept.clone(),
                 }),
+                kept: RefCell::new(
+                    kept.map(|kept| (fabric.boot(*id), kept))
+                        .into_iter()
+                        .collect(),
+                ),
                 paused_until: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
                 ends: AtomicBool::new(false),
@@ -161,14 +197,6 @@ fn machine_ids(limits: &ClusterLimits) -> impl Iterator<Item = MachineId> + use<
     })
 }
 
-fn layout(limits: &ClusterLimits, owner: MachineId, peer: MachineId) -> SegmentLayout {
-    let workers = limits.workers;
-    match owner == peer {
-        true => SegmentLayout::within(limits.ring_format(), workers),
-        false => SegmentLayout::between(limits.ring_format(), workers, workers),
-    }
-}
-
 fn segments(fabric: &SimFabric, limits: &ClusterLimits, ids: &[MachineId]) -> Vec<Exported> {
     let pairs = ids
         .iter()
@@ -204,8 +232,7 @@ pub(super) fn peers(
 }
 
 pub(super) fn store(
-    fabric: &SimFabric,
-    limits: &ClusterLimits,
+    (fabric, limits, kept): (&SimFabric, &ClusterLimits, Option<&Arc<SimKept>>),
     ids: &[MachineId],
     id: MachineId,
     seed: u64,
@@ -220,9 +247,15 @@ pub(super) fn store(
         },
         seed,
     };
-    let fabric = fabric.clone();
-    let backups = fabric.clone();
-    let export = move |bytes| Ok(fabric.export(id, bytes, false));
+    let (fabric, kept) = (fabric.clone(), kept.cloned());
+    let export = move |region, bytes| {
+        let (memory, capability) = fabric.export(id, bytes, false);
+        if let Some(kept) = &kept {
+            kept.keep_region(region, &capability)?;
+        }
+        Ok((memory, capability))
+    };
+    let copy = export.clone();
     let seed = seed ^ u64::from(id.get());
     let store = Store::new(blocks, id, Placement::new(storing), seed, export);
     let replication = Replication {
@@ -230,7 +263,6 @@ pub(super) fn store(
         logged: limits.replicas > 0,
         domains: Default::default(),
     };
-    let copy = move |bytes| Ok(backups.export(id, bytes, false));
     store.with_replication(replication, Backups::new(Arc::new(copy), false))
 }
 
@@ -307,8 +339,7 @@ pub(super) fn worker(
     (fabric, limits, configuration): (&SimFabric, &ClusterLimits, &Configuration),
     me: WorkerRef,
     peers: &[LinkPeer],
-    store: &Arc<Store>,
-    control: &Arc<Control>,
+    (store, control, kept): (&Arc<Store>, &Arc<Control>, Option<&Arc<SimKept>>),
     seed: u64,
 ) -> WorkerParts {
     let slots = limits.operations;
@@ -342,6 +373,7 @@ pub(super) fn worker(
         control: Arc::clone(control),
         inbox: Arc::new(Inbox::new(16, Box::new(|| {}))),
         clock: fabric.clock(),
+        kept: kept.cloned().map(|kept| kept as Arc<dyn Kept>),
         seed: seed ^ u64::from(me.to_bits()) << 32,
         limits: WorkerLimits {
             max_message_bytes: limits.max_body_bytes(),

@@ -1,10 +1,11 @@
 //! Sizes of a simulated cluster and the pace of its scheduler.
 
 use farm_core::config::TransactionsConfig;
+use farm_core::ids::MachineId;
 use farm_core::limits::{
     LARGEST_REPLY_BYTES, MESSAGES_PER_RING, READ_TRIES, RECORD_OVERHEAD_BYTES, REPLY_SHARE_OF_RING,
 };
-use farm_core::messaging::RingFormat;
+use farm_core::messaging::{RingFormat, SegmentLayout};
 use farm_core::ring::RecordIntegrity;
 use rand::Rng;
 use serde::Serialize;
@@ -116,6 +117,14 @@ impl ClusterLimits {
         let storing = 3 + (seed / 3 % 2) as usize;
         self.machines = storing + self.without_memory;
         self.replicas = storing - 1;
+    }
+
+    /// Returns the layout of the segment that one machine exports for another, or for itself.
+    pub(super) fn layout(&self, owner: MachineId, peer: MachineId) -> SegmentLayout {
+        match owner == peer {
+            true => SegmentLayout::within(self.ring_format(), self.workers),
+            false => SegmentLayout::between(self.ring_format(), self.workers, self.workers),
+        }
     }
 
     /// Makes logs fill up: one worker per machine, with the smallest logs and the most operations in flight.

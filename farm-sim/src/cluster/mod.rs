@@ -10,14 +10,18 @@
 //! | `limits` | sizes, drawn small so that rare paths become common ones |
 //! | `build` | assembles machines and workers from their parts |
 //! | `restart` | starts machines again that have left |
+//! | `kept` | what outlives the process of a machine |
+//! | `resume` | starts all machines again after all had ended |
 //! | `schedule` | which worker runs next; nested turns |
 //! | `rest` | what must hold when no operation is under way |
 
 mod build;
 mod config_store;
+mod kept;
 mod limits;
 mod rest;
 mod restart;
+mod resume;
 mod schedule;
 
 use std::cell::RefCell;
@@ -38,6 +42,7 @@ use farm_core::worker::{Inbox, Linking, Worker};
 
 use crate::fabric::{Event, SimFabric};
 use config_store::SimStore;
+use kept::SimKept;
 
 pub use limits::{ClusterLimits, Pace};
 pub use schedule::Stepped;
@@ -66,6 +71,8 @@ impl Seat {
 struct Machine {
     id: MachineId,
     process: RefCell<Process>,
+    /// What its processes have kept, by the numbers of their starts.
+    kept: RefCell<BTreeMap<u64, Arc<SimKept>>>,
     /// The machine's processors are paused until this virtual time in nanoseconds.
     paused_until: AtomicU64,
     /// Whether the machine's processors stop for good at the next interruption of a turn of one of its workers.
@@ -88,6 +95,8 @@ struct Process {
     segments: Vec<Segment>,
     /// Those of its workers.
     inboxes: Vec<Arc<Inbox>>,
+    /// What it keeps.
+    kept: Option<Arc<SimKept>>,
 }
 
 /// A worker that will be connected to a machine that was started again.
@@ -270,6 +279,19 @@ impl Cluster {
         }
         machine.ends.store(true, Ordering::Relaxed);
         machine.stopping.store(true, Ordering::Relaxed);
+        let id = machine.id;
+        let seats = self.parts.seats.iter().filter(|seat| seat.me.machine == id);
+        for seat in seats {
+            // A worker that sleeps takes no turn.
+            self.parts.fabric.unpark(seat.me.machine, seat.me.worker);
+        }
+    }
+
+    /// Returns whether a process is to be killed, and still runs.
+    pub fn is_killing(&self) -> bool {
+        let is_killing =
+            |machine: &Machine| machine.is_running() && machine.ends.load(Ordering::Relaxed);
+        self.parts.machines.iter().any(is_killing)
     }
 
     /// Removes a machine and its memory, as by a loss of power, without notice to its peers.

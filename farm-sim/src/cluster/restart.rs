@@ -9,11 +9,14 @@ use std::sync::atomic::Ordering;
 
 use farm_core::control::Control;
 use farm_core::ids::{MachineId, WorkerRef};
+use farm_core::membership::configuration::Configuration;
+use farm_core::membership::manager::Manager;
 use farm_core::messaging::LinkPeer;
 use farm_core::time::Nanos;
 use farm_core::worker::{Linking, Worker};
 
 use super::build::{self, Exported};
+use super::kept::SimKept;
 use super::{Cluster, Machine, Parts, PendingLink, Process, lock};
 
 /// Maximum number of doublings of the nanosecond within which a worker is connected.
@@ -108,7 +111,13 @@ impl Cluster {
     fn run(&self, begun: &Begun, attach: impl Fn(&mut Worker)) {
         let parts = &self.parts;
         for place in &begun.places {
-            self.start_process(*place, &begun.segments, &attach);
+            let id = parts.machines[*place].id;
+            let kept = build::new_kept(&parts.fabric, &parts.limits, id);
+            // No configuration names an earlier process that was a member. One that was joining may still be recorded.
+            if parts.machines[*place].store().map().is_complete() {
+                parts.machines[*place].kept.borrow_mut().clear();
+            }
+            self.start_process(*place, &begun.segments, (kept, None), &attach);
         }
         for place in &begun.places {
             let boot = parts.fabric.boot(parts.machines[*place].id);
@@ -119,7 +128,7 @@ impl Cluster {
     }
 
     /// Exports what machines that start need for themselves, for each other and for those that run, and what those need for them.
-    fn segments(&self, starting: &[MachineId], running: &[MachineId]) -> Vec<Exported> {
+    pub(super) fn segments(&self, starting: &[MachineId], running: &[MachineId]) -> Vec<Exported> {
         let parts = &self.parts;
         let mut pairs = Vec::new();
         for id in starting {
@@ -136,13 +145,32 @@ impl Cluster {
             .collect()
     }
 
-    fn start_process(&self, machine: usize, segments: &[Exported], attach: impl Fn(&mut Worker)) {
+    /// Starts the process of a machine, with what it keeps. It joins others, or begins with a configuration that they begin with, too.
+    pub(super) fn start_process(
+        &self,
+        machine: usize,
+        segments: &[Exported],
+        (kept, resumed): (Option<Arc<SimKept>>, Option<&Arc<Configuration>>),
+        attach: impl Fn(&mut Worker),
+    ) {
         let parts = &self.parts;
         let (limits, seed) = (&parts.limits, parts.seed);
         let place = &parts.machines[machine];
         let ids: Vec<MachineId> = self.machines().collect();
-        let store = Arc::new(build::store(&parts.fabric, limits, &ids, place.id, seed));
-        store.map().begin_joining();
+        let own = segments.iter().filter(|one| one.owner == place.id);
+        own.for_each(|segment| segment.keep(kept.as_deref(), &parts.fabric));
+        let boot = parts.fabric.boot(place.id);
+        let all_kept = kept.iter().map(|kept| (boot, Arc::clone(kept)));
+        place.kept.borrow_mut().extend(all_kept);
+        let of = (&parts.fabric, limits, kept.as_ref());
+        let store = Arc::new(build::store(of, &ids, place.id, seed));
+        match (resumed, &kept) {
+            (Some(configuration), Some(kept)) => {
+                let resumed = store.resume(Arc::clone(configuration), kept.export_regions());
+                resumed.expect("the tables of regions can be read after a kill");
+            }
+            _ => store.map().begin_joining(),
+        }
         let control = Arc::new(Control::default());
         let peers = build::peers(segments, limits, place.id);
         let newest = parts.changes.newest();
@@ -151,11 +179,20 @@ impl Cluster {
             let me = WorkerRef::new(place.id, build::worker_id(index));
             let begun = (&parts.fabric, limits, &newest);
             let members = build::members(begun, me, &parts.changes);
-            let mut parts = build::worker(begun, me, &peers, &store, &control, seed);
+            let own = (&store, &control, kept.as_ref());
+            let mut parts = build::worker(begun, me, &peers, own, seed);
             parts.members = members;
+            if resumed.is_some() && newest.manager == place.id && index == 0 {
+                let changes = self.parts.changes.clone();
+                let manager = Manager::new(newest.clone(), changes).among_others();
+                parts.manager = Some(Box::new(manager));
+            }
             inboxes.push(Arc::clone(&parts.inbox));
             let mut worker = Box::new(Worker::new(parts));
             attach(&mut worker);
+            if resumed.is_some() {
+                worker.resume();
+            }
             let seat = &self.parts.seats[machine * limits.workers + index];
             *lock(&seat.worker) = Some(worker);
         }
@@ -167,6 +204,7 @@ impl Cluster {
             store,
             segments: own.map(|one| one.kept(&parts.fabric, limits)).collect(),
             inboxes,
+            kept,
         };
         place.paused_until.store(0, Ordering::Relaxed);
         place.stopping.store(false, Ordering::Relaxed);
@@ -204,7 +242,9 @@ impl Cluster {
         parts.links.borrow_mut().extend(pending);
         let place = parts.machines.iter().find(|place| place.id == machine);
         let place = place.expect("the machine belongs to the cluster");
-        let segments = &mut place.process.borrow_mut().segments;
+        let process = &mut place.process.borrow_mut();
+        ours.keep(process.kept.as_deref(), &parts.fabric);
+        let segments = &mut process.segments;
         segments.retain(|segment| segment.peer != to);
         segments.push(ours.kept(&parts.fabric, &parts.limits));
     }

@@ -196,6 +196,9 @@ impl Parts {
     fn run_turn(&self, worker: &mut Worker) -> bool {
         let now = self.fabric.now() + 1;
         self.fabric.advance_to(now);
+        let me = worker.me().machine;
+        let mut machines = self.machines.iter();
+        let is_stopping = machines.any(|one| one.id == me && one.stopping.load(Ordering::Relaxed));
         let leaves = worker.control().is_leaving();
         if leaves {
             worker.leave();
@@ -205,7 +208,7 @@ impl Parts {
             true => self.idle_turns.store(0, Ordering::Relaxed),
             false => _ = self.idle_turns.fetch_add(1, Ordering::Relaxed),
         }
-        let may_sleep = !busy && !leaves && !worker.must_poll();
+        let may_sleep = !busy && !leaves && !is_stopping && !worker.must_poll();
         if may_sleep && self.fabric.draw(WHOLE) < u64::from(self.pace.sleeps) {
             worker.sleep(LONGEST_SLEEP);
         }

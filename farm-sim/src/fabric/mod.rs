@@ -98,7 +98,26 @@ impl SimFabric {
     /// # Panics
     /// If the machine is not on this fabric.
     pub fn export(&self, machine: MachineId, bytes: usize, writable: bool) -> (Memory, Capability) {
-        let (memory, capability, export) = self.state().export(machine, bytes, writable);
+        let memory = Memory::anonymous(bytes).window(0, bytes);
+        self.export_memory(machine, memory, writable)
+    }
+
+    /// Exports memory that an earlier process of a machine has exported, by its [local view](SimFabric::local_view), so that peers can
+    /// read it.
+    ///
+    /// # Panics
+    /// If the machine is not on this fabric.
+    pub fn export_again(&self, machine: MachineId, memory: Memory) -> (Memory, Capability) {
+        self.export_memory(machine, memory, false)
+    }
+
+    fn export_memory(
+        &self,
+        machine: MachineId,
+        memory: Memory,
+        writable: bool,
+    ) -> (Memory, Capability) {
+        let (memory, capability, export) = self.state().export(machine, memory, writable);
         if !self.config.processors {
             return (memory, capability);
         }

@@ -172,10 +172,10 @@ impl State {
     pub(super) fn export(
         &mut self,
         id: MachineId,
-        bytes: usize,
+        memory: Memory,
         writable: bool,
     ) -> (Memory, Capability, usize) {
-        let memory = Memory::anonymous(bytes).window(0, bytes);
+        let bytes = memory.len();
         let export = self.exports.len();
         let machine = self
             .machines

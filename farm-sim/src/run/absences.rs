@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use farm_check::workload::{self, FinalState, Log, Spec};
+use farm_core::ids::Address;
 use farm_core::marks;
 use farm_core::worker::Worker;
 use rand::{Rng, SeedableRng};
@@ -59,6 +60,15 @@ pub struct Return {
 }
 
 impl Return {
+    /// Returns the return of a machine that comes back at once.
+    pub(super) fn soon(machine: usize) -> Self {
+        Self {
+            machine,
+            after: 0,
+            again: None,
+        }
+    }
+
     /// Draws the returns of machines in a run of about this number of operations.
     pub(super) fn drawn(seed: u64, machines: &[usize], operations: u64) -> Vec<Self> {
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed ^ RETURNS);
@@ -120,8 +130,9 @@ impl Guest {
         })
     }
 
-    /// Has the workers of the machine, which was started again, continue the workload when they have joined the others.
-    fn come_back(&mut self, cluster: &Cluster, spec: &Spec) {
+    /// Has the workers of the machine, which was started again, continue the workload when they have joined the others. `known` are the
+    /// addresses of its objects, if no other worker knows them.
+    fn come_back(&mut self, cluster: &Cluster, spec: &Spec, known: &[Address]) {
         if self.phase != Phase::IsAway {
             return;
         }
@@ -134,9 +145,9 @@ impl Guest {
                 operations: operations.div_ceil(spec.clients as u64),
                 ..spec.clone()
             };
-            let starts = self.starts;
+            let (starts, known) = (self.starts, known.to_vec());
             cluster.submit(self.machine * workers + index, move |worker| {
-                workload::start_again(worker, spec, starts, Box::new(|_| {}));
+                workload::start_again(worker, spec, (starts, &known), Box::new(|_| {}));
             });
         }
     }
@@ -151,6 +162,12 @@ pub(super) struct Guests<'p> {
     guests: Vec<Guest>,
     /// Whether the workload was set up on all workers.
     is_set_up: bool,
+    /// The addresses of its objects, if it has some.
+    known: Vec<Address>,
+    /// Whether machines start again after all had ended.
+    resumes: bool,
+    /// Number of times that they did.
+    resumed: usize,
     /// Number of operations that ended on machines that left.
     ended: u64,
     logs: Vec<Log>,
@@ -182,10 +199,29 @@ impl<'p> Guests<'p> {
             survives: limits.survives,
             guests: guests.collect(),
             is_set_up: false,
+            known: Vec::new(),
+            resumes: false,
+            resumed: 0,
             ended: 0,
             logs: Vec::new(),
             states: Vec::new(),
         }
+    }
+
+    /// Machines start again after all had ended.
+    pub(super) fn that_resume(mut self, resumes: bool) -> Self {
+        self.resumes = resumes;
+        self
+    }
+
+    /// Returns the number of times that machines started again after all had ended.
+    pub(super) fn resumed(&self) -> usize {
+        self.resumed
+    }
+
+    /// Returns whether the run is not over, although no machine runs.
+    pub(super) fn will_resume(&self) -> bool {
+        self.resumes && self.is_set_up
     }
 
     /// Returns the workers of machines that are not away.
@@ -238,9 +274,14 @@ impl<'p> Guests<'p> {
     }
 
     /// Returns true if no machine leaves any more, or comes back.
-    pub(super) fn have_ended(&self) -> bool {
-        let mut guests = self.guests.iter();
-        guests.all(|guest| guest.moments.is_empty() && guest.phase != Phase::Leaves)
+    pub(super) fn have_ended(&self, cluster: &Cluster) -> bool {
+        let is_over = |guest: &Guest| {
+            let comes = self.resumes && guest.returns.is_some();
+            let runs = cluster.is_running(guest.machine * self.workers);
+            let is_away = comes && !(runs && guest.phase == Phase::Runs && guest.is_back);
+            guest.moments.is_empty() && guest.phase != Phase::Leaves && !is_away
+        };
+        self.guests.iter().all(is_over)
     }
 
     /// Has machines leave and come back for which it is time. Returns true if a machine did, or has begun to work again.
@@ -250,7 +291,14 @@ impl<'p> Guests<'p> {
         }
         let idle = self.is_idle(cluster);
         let ended = self.ended(cluster);
-        self.is_set_up |= self.are_set_up(cluster);
+        if !self.is_set_up && self.are_set_up(cluster) {
+            self.is_set_up = true;
+            let mut running = cluster.running();
+            let known = running
+                .next()
+                .map(|one| cluster.inspect(one, workload::addresses));
+            self.known = known.unwrap_or_default();
+        }
         let mut changed = false;
         for place in 0..self.guests.len() {
             let guest = &mut self.guests[place];
@@ -314,7 +362,7 @@ impl<'p> Guests<'p> {
         if come && cluster.restart(attach) {
             changed = true;
             for guest in self.guests.iter_mut().filter(|one| is_program(one)) {
-                guest.come_back(cluster, self.spec);
+                guest.come_back(cluster, self.spec, &[]);
             }
         }
         for guest in self
@@ -324,10 +372,30 @@ impl<'p> Guests<'p> {
         {
             if cluster.rejoin(guest.machine, attach) {
                 changed = true;
-                guest.come_back(cluster, self.spec);
+                guest.come_back(cluster, self.spec, &[]);
             }
         }
-        changed
+        changed | self.resume(cluster, attach)
+    }
+
+    /// Starts machines again after all had ended. Returns whether they did.
+    fn resume(&mut self, cluster: &Cluster, attach: &dyn Fn(&mut Worker)) -> bool {
+        let mut guests = self.guests.iter();
+        let all_are_away = guests.all(|guest| guest.phase == Phase::IsAway);
+        if !(self.will_resume() && all_are_away) {
+            return false;
+        }
+        let places = cluster.resume(attach);
+        marks::mark("absence: all processes had ended");
+        for guest in &mut self.guests {
+            if places.contains(&guest.machine) {
+                guest.come_back(cluster, self.spec, &self.known);
+            } else {
+                marks::mark("absence: a machine joins after all had ended");
+            }
+        }
+        self.resumed += 1;
+        true
     }
 
     /// Takes what counts of a machine that has left or was killed. From now on it is away.

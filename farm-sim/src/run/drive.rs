@@ -57,7 +57,8 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             workload::start(worker, plan.spec.clone(), Box::new(|_| {}))
         });
     }
-    let mut guests = Guests::new((&plan.absences, &plan.returns), &plan.spec, &plan.limits);
+    let guests = Guests::new((&plan.absences, &plan.returns), &plan.spec, &plan.limits);
+    let mut guests = guests.that_resume(!plan.kills.is_empty());
     let end = run_clients(plan, &cluster, &mut guests, &attach);
     let survives = plan.limits.survives;
     let rested = match (end, plan.loss) {
@@ -93,6 +94,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
                 | Loss::Machines(..)
                 | Loss::Process(_)
                 | Loss::Processes(..)
+                | Loss::AllProcesses
                 | Loss::Connection(..),
             )),
         ) => Err(standstill(&cluster, &guests)),
@@ -174,11 +176,15 @@ fn run_clients(
     // The second loss, and the looks until it strikes.
     let mut second = None;
     let mut in_set_up = plan.in_set_up;
+    let mut kills = Kills::new(&plan.kills);
     let (mut done, mut since, mut steps, mut filled) = (0, Nanos(0), 0, 0);
     loop {
         for _ in 0..STEPS_PER_LOOK {
             if cluster.step() == Stepped::Stopped {
-                return End::Stopped;
+                match guests.will_resume() {
+                    true => break,
+                    false => return End::Stopped,
+                }
             }
         }
         steps += STEPS_PER_LOOK;
@@ -213,10 +219,18 @@ fn run_clients(
                 second = None;
             }
         }
-        if guests.have_ended() && guests.is_idle(cluster) {
+        if loss.is_none() {
+            kills.look(cluster, (guests.resumed(), guests.is_idle(cluster)));
+        }
+        if !kills.is_over() || cluster.is_killing() {
+            // Time passes while clients are idle.
+            since = cluster.now();
+        }
+        let all_ended = guests.have_ended(cluster) && guests.is_idle(cluster);
+        if all_ended && kills.is_over() && !cluster.is_killing() {
             return End::Done(filled);
         }
-        if cluster.processors_have_stopped() {
+        if cluster.processors_have_stopped() && !guests.will_resume() {
             return End::Killed;
         }
         let lost = plan.loss.is_some() && loss.is_none();
@@ -230,6 +244,48 @@ fn run_clients(
         if cluster.now() - since > STANDSTILL_NANOS || steps > most_steps {
             return End::Standstill;
         }
+    }
+}
+
+/// When all processes are killed.
+struct Kills<'p> {
+    plan: &'p [Vec<u64>],
+    /// The number of the time whose looks are counted.
+    time: usize,
+    looks: u64,
+}
+
+impl<'p> Kills<'p> {
+    fn new(plan: &'p [Vec<u64>]) -> Self {
+        Self {
+            plan,
+            time: 0,
+            looks: 0,
+        }
+    }
+
+    /// Counts a look at the run, and kills the processes that are due: the next ones, if all clients are `idle`. `resumed` is the number
+    /// of times that all have started again.
+    fn look(&mut self, cluster: &Cluster, (resumed, idle): (usize, bool)) {
+        if resumed > self.time {
+            (self.time, self.looks) = (resumed, 0);
+        }
+        let due = self.plan.get(self.time).into_iter().flatten();
+        let next = due.clone().filter(|looks| **looks > self.looks).min();
+        self.looks = match next.filter(|_| idle) {
+            Some(next) => *next,
+            None => self.looks + 1,
+        };
+        let due = due.enumerate();
+        for (machine, _) in due.filter(|(_, looks)| **looks == self.looks) {
+            cluster.kill_process(machine);
+        }
+    }
+
+    /// Returns whether none is killed any more.
+    fn is_over(&self) -> bool {
+        let last = self.plan.get(self.time).and_then(|time| time.iter().max());
+        last.is_none_or(|last| self.looks >= *last)
     }
 }
 

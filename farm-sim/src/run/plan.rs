@@ -47,6 +47,8 @@ pub enum Loss {
     Process(usize),
     /// As [`Loss::Process`], and then another one after this number of looks at the run.
     Processes(usize, usize, u64),
+    /// The processes of all machines are killed, each after a number of looks at the run, several times.
+    AllProcesses,
     /// The connection between two machines breaks.
     Connection(usize, usize),
     /// The processors of a machine stop for good, between two turns. Its memory still serves remote operations.
@@ -83,6 +85,9 @@ pub struct Plan {
     pub returns: Vec<Return>,
     /// What is lost, and the number of ended operations after which it is lost.
     pub loss: Option<(u64, Loss)>,
+    /// If all processes are killed: the numbers of looks after which each is, as often as they are. From the second time on the looks
+    /// count from the moment at which all have started again.
+    pub kills: Vec<Vec<u64>>,
     /// Number of looks at the progress of clients after which it is lost instead, before the workload is set up.
     pub in_set_up: Option<u64>,
 }
@@ -146,7 +151,7 @@ impl Plan {
             let most = (limits.machines - limits.without_memory) as u64;
             limits.replicas = 1 + (seed / LOGGED_EVERY % most) as usize;
         }
-        if scenario.trouble == Trouble::Survived {
+        if scenario.trouble.is_survived() {
             limits.survive(seed);
             if matches!(scenario.kind, Kind::Table | Kind::Graph) {
                 // All buckets that a change moves pairs between, or all pages of a list, are in one record.
@@ -155,11 +160,16 @@ impl Plan {
             if scenario.kind == Kind::Graph {
                 // Operations whose outcome stays unknown are concurrent with all later ones, and a checker tries all orders.
                 spec.clients = 1;
+                if scenario.trouble == Trouble::Restarted {
+                    limits.workers = 1;
+                }
             }
         }
         let operations = super::spec::operations(&spec, &limits);
         let absences = match scenario.trouble {
-            Trouble::None | Trouble::Survived => Absences::drawn(seed, &limits, operations),
+            Trouble::None | Trouble::Survived | Trouble::Restarted => {
+                Absences::drawn(seed, &limits, operations)
+            }
             Trouble::Loss => Vec::new(),
         };
         let full_after = rng
@@ -186,16 +196,29 @@ impl Plan {
         });
         let loss = match scenario.trouble {
             Trouble::Survived => Some(survived(rng, &limits, operations)),
+            Trouble::Restarted => Some((rng.random_range(0..operations / 2), Loss::AllProcesses)),
             _ => loss,
         };
         let returns = match loss {
             Some((_, Loss::Process(one))) if limits.survives => vec![one],
             Some((_, Loss::Processes(one, other, _))) if limits.survives => vec![one, other],
+            Some((_, Loss::AllProcesses)) => (0..limits.machines).collect(),
             _ => Vec::new(),
         };
         let storing = limits.machines - limits.without_memory;
         let returns: Vec<usize> = returns.into_iter().filter(|one| *one < storing).collect();
-        let returns = Return::drawn(seed, &returns, operations);
+        let returns = match scenario.trouble {
+            Trouble::Restarted => returns.into_iter().map(Return::soon).collect(),
+            _ => Return::drawn(seed, &returns, operations),
+        };
+        let kills = match scenario.trouble {
+            // Operations whose outcome stays unknown are concurrent with all later ones.
+            Trouble::Restarted if scenario.kind == Kind::Graph => {
+                drawn_kills(rng, limits.machines, 1)
+            }
+            Trouble::Restarted => drawn_kills(rng, limits.machines, 4),
+            _ => Vec::new(),
+        };
         // The objects of a machine that comes back are those of another one.
         spec.spread |= !returns.is_empty();
         // Not drawn from `rng`, either.
@@ -220,6 +243,7 @@ impl Plan {
             absences,
             returns,
             loss,
+            kills,
             in_set_up,
         }
     }
@@ -247,6 +271,18 @@ fn survived(rng: &mut impl Rng, limits: &ClusterLimits, operations: u64) -> (u64
     (rng.random_range(0..operations * 3 / 4), loss)
 }
 
+/// Draws when all processes are killed: at about the same time, or apart.
+fn drawn_kills(rng: &mut impl Rng, machines: usize, most: usize) -> Vec<Vec<u64>> {
+    let times = rng.random_range(1..=most);
+    let kills = (0..times).map(|_| {
+        let begin = 1 << rng.random_range(0..8u32);
+        let apart = 1 << rng.random_range(0..7u32);
+        let one = (0..machines).map(|_| begin + rng.random_range(0..apart));
+        one.collect()
+    });
+    kills.collect()
+}
+
 impl Loss {
     /// Causes the loss.
     pub(super) fn strike(self, cluster: &Cluster) {
@@ -257,6 +293,8 @@ impl Loss {
             }
             // A machine without memory may be away.
             Loss::Process(machine) | Loss::Processes(machine, ..) => cluster.kill_process(machine),
+            // One after the other.
+            Loss::AllProcesses => {}
             Loss::Connection(one, other) => cluster.break_connection(one, other),
             Loss::ProcessorsInTurn(machine) => cluster.stop_processors(machine),
             Loss::Processors(machine) => cluster.pause(machine, u64::MAX),
@@ -300,6 +338,9 @@ impl fmt::Display for Plan {
             if let Some(looks) = again {
                 write!(f, ", and is killed again after {looks} looks")?;
             }
+        }
+        if !self.kills.is_empty() {
+            write!(f, "; all are killed after {:?} looks", self.kills)?;
         }
         match self.loss {
             None => write!(f, "; nothing is lost"),

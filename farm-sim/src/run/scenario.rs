@@ -16,6 +16,15 @@ pub enum Trouble {
     /// Processes of machines are killed, and the others, which have copies of their regions, go on: the run must end, and return every
     /// resource.
     Survived,
+    /// As [`Trouble::Survived`], and all processes are killed, several times. The next ones go on with what they have kept.
+    Restarted,
+}
+
+impl Trouble {
+    /// Returns whether the cluster goes on after losses.
+    pub fn is_survived(self) -> bool {
+        matches!(self, Self::Survived | Self::Restarted)
+    }
 }
 
 /// The workload and the faults of a run.
@@ -36,15 +45,17 @@ impl Scenario {
                 .map(move |kind| Scenario { kind, trouble })
         };
         let all = kinds(Trouble::None).chain(kinds(Trouble::Loss));
-        all.chain(kinds(Trouble::Survived)).collect()
+        let all = all.chain(kinds(Trouble::Survived));
+        all.chain(kinds(Trouble::Restarted)).collect()
     }
 
-    /// Returns the scenario of a seed in a sweep over all scenarios. Five seeds in eight have no faults.
+    /// Returns the scenario of a seed in a sweep over all scenarios. Half of the seeds have no faults.
     pub fn of_seed(seed: u64) -> Scenario {
         let kinds = Kind::ALL;
         let kind = kinds[(seed % kinds.len() as u64) as usize];
         let trouble = match seed / kinds.len() as u64 % 8 {
             3 => Trouble::Loss,
+            5 => Trouble::Restarted,
             6 | 7 => Trouble::Survived,
             _ => Trouble::None,
         };
@@ -58,6 +69,7 @@ impl fmt::Display for Scenario {
             Trouble::None => write!(f, "{}", self.kind),
             Trouble::Loss => write!(f, "{}-loss", self.kind),
             Trouble::Survived => write!(f, "{}-survived", self.kind),
+            Trouble::Restarted => write!(f, "{}-restarted", self.kind),
         }
     }
 }

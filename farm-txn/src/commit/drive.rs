@@ -68,6 +68,11 @@ fn begin_since(worker: &mut Worker, commit: WaitingCommit) {
     let state = transactions(worker);
     state.keep(spare);
     if commit.is_planned {
+        if worker.store().is_past(configuration) {
+            // Another worker of this machine has begun to change the map: the plan may be that of the next configuration.
+            commit.on_reconfigured();
+        }
+        let state = transactions(worker);
         commit.on_scheduled();
         let id = CommitId(state.commits.insert(Some(commit)) as u32);
         return worker.defer(Cont::new(resume, id));

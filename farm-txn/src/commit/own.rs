@@ -9,6 +9,7 @@ use super::lock::{decode_objects, encode_objects};
 use super::primary::RecordAt;
 use super::truncate::with_record;
 use crate::layer::transactions;
+use crate::note;
 use crate::record::Kind;
 
 /// Appends a record to the own log. Its room is reserved.
@@ -57,10 +58,12 @@ pub(super) fn truncate(worker: &mut Worker) {
 /// Applies copies that wait for it, and frees records.
 fn apply(worker: &mut Worker, (): (), (): ()) {
     loop {
-        if let Some((end, low)) = transactions(worker).own.take_free()
+        let layer = transactions(worker);
+        let since = layer.logs_since;
+        if let Some((end, low)) = layer.own.take_free()
             && let Some(own) = worker.own_log()
         {
-            own.free(end, low);
+            own.free(end, note::encode(since, low));
         }
         let Some(at) = transactions(worker).own.next_to_apply() else {
             return;

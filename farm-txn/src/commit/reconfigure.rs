@@ -4,9 +4,12 @@
 //! again. When the configuration is in effect, it drains its logs for the first worker of its machine, which recovers
 //! ([`serve`](crate::recovery::serve)).
 
-use farm_core::ids::{RegionId, WorkerRef};
+use std::sync::Arc;
+
+use farm_core::ids::{RegionId, WorkerId, WorkerRef};
+use farm_core::kept::Kept;
 use farm_core::membership::configuration::Configuration;
-use farm_core::worker::{Cont, Drained, LogId, Worker};
+use farm_core::worker::{Cont, Drained, Drainer, LogId, LogRecord, Worker};
 use farm_core::{marks, mutants};
 
 use super::coordinator::Coordinator;
@@ -19,9 +22,18 @@ use crate::layer::transactions;
 use crate::record::{self, TxId};
 use crate::recovery::Decision;
 use crate::recovery::drained::{DrainedLogs, DrainedRecord};
+use crate::recovery::journal::{self, Entry};
 
 /// Suspends or aborts the commits of this worker, because it applies another configuration.
 pub(crate) fn apply(worker: &mut Worker, configuration: &Configuration) {
+    if worker.me().worker == WorkerId::FIRST
+        && configuration.recovered + 1 == configuration.version.id
+        && let Some(kept) = worker.kept()
+        && let Err(error) = kept.clear_before(configuration)
+    {
+        // What is not needed stays there.
+        tracing::warn!(%error, "cannot remove what recovery has kept");
+    }
     let state = transactions(worker);
     state.recovers = true;
     state.configuration = configuration.version.id;
@@ -76,26 +88,21 @@ fn end_or_suspend(worker: &mut Worker, commit: &mut Coordinator) {
 /// # Errors
 /// Why a log cannot be read.
 pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLogs, String> {
-    let (since, me) = (transactions(worker).logs_since, worker.me());
+    let since = transactions(worker).logs_since;
     let mut found = DrainedLogs::new(configuration);
     note_ended(worker, since, &mut found);
-    let mut unread = Vec::new();
+    note_suspended(worker, &mut found);
+    let mut taken = Taken {
+        found,
+        unread: Vec::new(),
+        kept: worker.kept().cloned(),
+    };
     // A record that is too short for a configuration is found when it is decoded.
     let is_old = |body: &[u8]| record::configuration(body).is_none_or(|of| of < configuration);
-    worker.drain_logs(&is_old, &mut |writer, drained| {
-        match drained {
-            Drained::Note(low) => found.notes.push(((since, writer), low)),
-            Drained::Record(record, at) => {
-                found.records.push(DrainedRecord {
-                    writer,
-                    kind: record.message_id,
-                    sequence: record.token,
-                    body: record.body.to_vec(),
-                });
-                unread.extend(at.map(|at| (at, found.records.len() - 1)));
-            }
-        };
-    })?;
+    worker.drain_logs(&is_old, &mut taken)?;
+    let Taken {
+        mut found, unread, ..
+    } = taken;
     if mutants::is_on("logs not drained") {
         found.records.clear();
     }
@@ -109,10 +116,42 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
     state.primary.clear();
     state.own = LogState::default();
     state.logs_since = configuration;
-    let suspended = state
-        .commits
-        .iter()
-        .filter_map(|(_, commit)| commit.as_ref());
+    Ok(found)
+}
+
+/// Takes what a drain finds, and keeps it.
+struct Taken {
+    found: DrainedLogs,
+    /// Records that this worker has not handled, with their places in `found`.
+    unread: Vec<(LogRecord, usize)>,
+    kept: Option<Arc<dyn Kept>>,
+}
+
+impl Drainer for Taken {
+    fn take(&mut self, writer: WorkerRef, drained: Drained<'_>) {
+        match drained {
+            Drained::Note(note) => self.found.add_note(writer, note),
+            Drained::Record(record, at) => {
+                let place = self.found.records.len();
+                self.found.add_record(writer, record);
+                self.unread.extend(at.map(|at| (at, place)));
+            }
+        }
+    }
+
+    fn end(&mut self) -> Result<(), String> {
+        let configuration = self.found.configuration;
+        journal::keep(self.kept.as_ref(), configuration, || {
+            Entry::Drained(self.found.clone())
+        })
+    }
+}
+
+/// Notes the commits of this worker that it has suspended.
+fn note_suspended(worker: &mut Worker, found: &mut DrainedLogs) {
+    let me = worker.me();
+    let commits = transactions(worker).commits.iter();
+    let suspended = commits.filter_map(|(_, commit)| commit.as_ref());
     for commit in suspended.filter(|commit| commit.is_suspended()) {
         let regions = commit.plan.regions.iter();
         let regions = regions.filter_map(|bits| RegionId::from_bits(*bits));
@@ -123,7 +162,6 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
         };
         found.suspended.push((id, regions.collect()));
     }
-    Ok(found)
 }
 
 /// Notes how far transactions are at this worker's primaries.

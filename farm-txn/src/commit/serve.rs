@@ -13,6 +13,7 @@ use super::primary::{Action, LogState, RecordAt};
 use super::reply::Verdict;
 use super::steps::{CommitSteps, Steps};
 use crate::layer::transactions;
+use crate::note;
 use crate::record::{self, Kind, Lock, Record, TxId};
 
 /// Handles a record. A record that breaks the protocol closes the connection to its coordinator.
@@ -70,7 +71,8 @@ pub(super) fn refuse(worker: &mut Worker, at: LogRecord, record: &Record<'_>) {
 fn apply_backups(worker: &mut Worker, id: LogId) -> Result<(), Rejected> {
     loop {
         if let Some((end, low)) = log(worker, id).take_free() {
-            worker.free_log(id, end, low);
+            let note = note::encode(transactions(worker).logs_since, low);
+            worker.free_log(id, end, note);
         }
         let Some(at) = log(worker, id).next_to_apply() else {
             return Ok(());

@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 
 use farm_core::ids::{RegionId, WorkerRef};
+use farm_core::ring;
 use serde::{Deserialize, Serialize};
 
 use super::{Coordinator, Drain, LowBounds};
+use crate::note;
 use crate::record::{self, Kind, Lock, Record, RecordError, TxId};
 
 /// A record of a log.
@@ -64,6 +66,22 @@ impl DrainedLogs {
             holding: BTreeSet::new(),
             suspended: Vec::new(),
         }
+    }
+
+    /// Adds the word that was stored beside the log of a worker.
+    pub(crate) fn add_note(&mut self, writer: WorkerRef, word: u64) {
+        let (configuration, low) = note::decode(word, self.configuration);
+        self.notes.push(((configuration, writer), low));
+    }
+
+    /// Adds a record of the log of a worker.
+    pub(crate) fn add_record(&mut self, writer: WorkerRef, record: &ring::Record<'_>) {
+        self.records.push(DrainedRecord {
+            writer,
+            kind: record.message_id,
+            sequence: record.token,
+            body: record.body.to_vec(),
+        });
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

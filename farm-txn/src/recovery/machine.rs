@@ -23,7 +23,7 @@ use farm_core::region::map::Replicas;
 use farm_core::{marks, mutants};
 
 use super::message::{Found, Message, Step, To};
-use super::undecided::{Body, InRegion, LowBounds, Undecided};
+use super::undecided::{Body, InRegion, LowBounds, Told, Undecided};
 use super::{Decision, Evidence, Vote};
 use crate::record::TxId;
 use decider::Deciding;
@@ -208,6 +208,11 @@ impl Recovery {
     /// Returns whether all machines have recovered in it.
     pub fn is_forgotten(&self) -> bool {
         self.all_recovered
+    }
+
+    /// Takes what this machine was told since this was called last. It must be kept before the steps are done.
+    pub(crate) fn take_told(&mut self) -> Vec<Told> {
+        self.known.take_told()
     }
 
     /// Returns what this machine knows now.

@@ -14,6 +14,7 @@
 pub(crate) mod drained;
 mod evidence;
 mod findings;
+pub(crate) mod journal;
 mod machine;
 pub mod message;
 pub mod replica;

@@ -11,6 +11,7 @@ use farm_core::worker::{MembershipHook, Worker};
 use farm_core::{marks, mutants};
 
 use super::drained::DrainedLogs;
+use super::journal::{self, Entry, Resumed};
 use super::message::{Message, Step};
 use super::{Decision, Drain, EndedHere, Recovery, Roles, Undecided, Unexpected, replica};
 use crate::commit::reconfigure;
@@ -164,22 +165,35 @@ fn begin(worker: &mut Worker, id: u64) {
     let state = &mut transactions(worker).recovering;
     state.inactive = inactive;
     state.tables.clear();
-    let drain = std::mem::take(&mut state.drain);
-    let suspended = std::mem::take(&mut state.suspended);
+    let mut drain = std::mem::take(&mut state.drain);
+    let mut suspended = std::mem::take(&mut state.suspended);
     let (before, early) = (state.recovery.take(), std::mem::take(&mut state.early));
+    let resumed = match &before {
+        None => resume(worker, id),
+        Some(_) => Ok(Resumed::default()),
+    };
+    let resumed = match resumed {
+        Ok(resumed) => resumed,
+        Err(why) => return worker.control().fail(why),
+    };
+    drain.absorb(resumed.drain);
+    suspended.extend(resumed.suspended);
+    let mut ended = resumed.ended;
     let mut steps = Vec::new();
-    let mut ended = Vec::new();
+    let recovered = roles.recovered;
     let gather = |known: Undecided| {
         let (mut all, over) = drain.finish(known);
         for (id, regions) in suspended {
             all.add_tx(id, regions);
         }
-        ended = over;
+        // All of it is kept.
+        all.take_told();
+        ended.extend(over);
         all
     };
     let begun = match before {
         Some(before) => before.next(roles, gather, &mut steps),
-        None => Recovery::begin(roles, gather(Undecided::default()), &mut steps),
+        None => Recovery::begin(roles, gather(resumed.known), &mut steps),
     };
     let begun = begun.and_then(|mut begun| {
         for (from, configuration, message) in early {
@@ -193,6 +207,14 @@ fn begin(worker: &mut Worker, id: u64) {
     };
     let kept = recovery.known().objects();
     transactions(worker).recovering.recovery = Some(recovery);
+    let begun = Entry::Begun {
+        configuration: id,
+        recovered,
+    };
+    let is_kept = journal::keep(worker.kept(), id, || begun).and_then(|()| keep_told(worker));
+    if let Err(why) = is_kept {
+        return worker.control().fail(why);
+    }
     tracing::info!(
         configuration = id,
         "recovering transactions of earlier configurations"
@@ -211,6 +233,30 @@ fn begin(worker: &mut Worker, id: u64) {
         activate(worker);
     }
     perform(worker, steps);
+}
+
+/// Returns what earlier processes of this machine have kept, if this is the first recovery of this one.
+fn resume(worker: &mut Worker, configuration: u64) -> Result<Resumed, String> {
+    let Some(kept) = worker.kept().cloned() else {
+        return Ok(Resumed::default());
+    };
+    let resumed = Resumed::read(&*kept, configuration).and_then(|mut resumed| {
+        resumed.drain_earlier(&kept, configuration)?;
+        Ok(resumed)
+    });
+    resumed.map_err(|error| {
+        format!("what earlier processes of this machine have kept cannot be recovered: {error}")
+    })
+}
+
+/// Keeps what recovery was told, before anything follows from it.
+fn keep_told(worker: &mut Worker) -> Result<(), String> {
+    let recovery = recovery(worker);
+    let (configuration, told) = (recovery.configuration(), recovery.take_told());
+    match told.is_empty() {
+        true => Ok(()),
+        false => journal::keep(worker.kept(), configuration, || Entry::Told(told)),
+    }
 }
 
 /// Does what is left of a transaction that has ended.
@@ -275,9 +321,12 @@ fn handle_message(worker: &mut Worker, from: WorkerRef, body: &[u8]) {
     };
     let mut steps = Vec::new();
     let handled = recovery.on_message(from.machine, configuration, message, &mut steps);
-    match handled {
+    if let Err(unexpected) = handled {
+        return on_unexpected(worker, &unexpected);
+    }
+    match keep_told(worker) {
         Ok(()) => perform(worker, steps),
-        Err(unexpected) => on_unexpected(worker, &unexpected),
+        Err(why) => worker.control().fail(why),
     }
 }
 
@@ -303,8 +352,10 @@ fn perform_one(worker: &mut Worker, step: Step, more: &mut VecDeque<Step>) -> Re
         Step::Send(to, message) if to == me => {
             let mut out = Vec::new();
             let handled = recovery(worker).on_message(me, configuration, message, &mut out);
+            handled.map_err(|error| error.to_string())?;
+            keep_told(worker)?;
             more.extend(out);
-            handled.map_err(|error| error.to_string())
+            Ok(())
         }
         Step::Send(to, message) => {
             let to = WorkerRef::first_of(to);

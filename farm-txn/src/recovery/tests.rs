@@ -289,7 +289,8 @@ impl Recovering {
         for node in self.nodes.values_mut() {
             let recovery = node.recovery.as_mut().unwrap();
             recovery.forget();
-            assert_eq!(recovery.known(), &Undecided::default());
+            assert_eq!(recovery.known().all().count(), 0);
+            assert_eq!(recovery.known().low(), &LowBounds::default());
         }
     }
 

@@ -109,7 +109,7 @@ impl Body {
 }
 
 /// What a machine knows of a transaction in a region of which it was a replica.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InRegion {
     /// The kinds of records, and what the machine was told by recovery.
     pub evidence: Evidence,
@@ -142,6 +142,17 @@ pub struct EndedHere {
 pub struct Undecided {
     txs: BTreeMap<TxId, Known>,
     low: LowBounds,
+    /// What was told since it was taken last.
+    told: Vec<Told>,
+}
+
+/// Something that a machine learns of a transaction after its logs were drained.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Told {
+    /// All regions that it wrote.
+    Regions(TxId, BTreeSet<RegionId>),
+    /// What is known of one of them.
+    InRegion(TxId, RegionId, InRegion),
 }
 
 /// Gathers what the logs of a machine say, when nobody writes or reads them any more.
@@ -183,13 +194,20 @@ impl Drain {
         self.0.low.raise(coordinator, low);
     }
 
+    /// Adds what other logs of this machine say, of other transactions.
+    pub(crate) fn absorb(&mut self, other: Self) {
+        let Undecided { txs, low, .. } = other.0;
+        self.0.txs.extend(txs);
+        self.0.low.raise_all(low);
+    }
+
     /// Ends the drain. Returns what this machine knows of undecided transactions, also from `earlier` drains and recoveries; and those
     /// from these logs that are below the low bound of their coordinator, with what the machine must do for them.
     ///
     /// Only records of logs can be ended in this way. What recovery tells of a transaction says nothing of how it ended, until it is
     /// decided.
     pub fn finish(self, earlier: Undecided) -> (Undecided, Vec<EndedHere>) {
-        let Undecided { txs, low } = self.0;
+        let Undecided { txs, low, .. } = self.0;
         let (ended, open): (BTreeMap<_, _>, BTreeMap<_, _>) =
             txs.into_iter().partition(|(id, _)| low.have_passed(*id));
         let mut all = earlier;
@@ -212,8 +230,36 @@ impl Undecided {
     /// Adds a transaction with all regions that it wrote, for example one that a worker of this machine has begun to commit: all
     /// machines must come to know how it ends.
     pub fn add_tx(&mut self, id: TxId, regions: impl IntoIterator<Item = RegionId>) {
-        let known = self.txs.entry(id).or_default();
-        known.regions.extend(regions);
+        let regions: BTreeSet<RegionId> = regions.into_iter().collect();
+        self.learn(Told::Regions(id, regions));
+    }
+
+    fn learn(&mut self, told: Told) {
+        self.told.push(told.clone());
+        self.apply(told);
+    }
+
+    /// Takes what was told since this was called last.
+    pub(crate) fn take_told(&mut self) -> Vec<Told> {
+        std::mem::take(&mut self.told)
+    }
+
+    /// Adds what was told before.
+    pub(crate) fn apply(&mut self, told: Told) {
+        match told {
+            Told::Regions(id, regions) => {
+                self.txs.entry(id).or_default().regions.extend(regions);
+            }
+            Told::InRegion(id, region, told) => {
+                let known = self.txs.entry(id).or_default();
+                if let Some(body) = &told.body {
+                    known.regions.extend(body.regions());
+                }
+                let one = known.of.entry(region).or_default();
+                one.evidence = one.evidence.and(told.evidence);
+                one.body = one.body.take().or(told.body);
+            }
+        }
     }
 
     /// Removes the transactions and low bounds of earlier configurations than this one: all of these transactions are decided, and
@@ -250,12 +296,6 @@ impl Undecided {
     /// [`Undecided::add_tx`] was called before, or there is a body: a machine that knows a part of the regions would let recovery
     /// decide by the votes of that part.
     pub(super) fn tell(&mut self, id: TxId, region: RegionId, told: InRegion) {
-        let known = self.txs.entry(id).or_default();
-        if let Some(body) = &told.body {
-            known.regions.extend(body.regions());
-        }
-        let one = known.of.entry(region).or_default();
-        one.evidence = one.evidence.and(told.evidence);
-        one.body = one.body.take().or(told.body);
+        self.learn(Told::InRegion(id, region, told));
     }
 }

@@ -194,7 +194,7 @@ fn measure_commits(args: &BenchCommitArgs, config: &Config) -> anyhow::Result<Co
     let ring = measure_ring(&config, common, vec![BYTES], &[])?;
     let fabric = measure_fabric(&config, common, vec![BYTES], &[])?;
     config.cluster.name = format!("{}-commit", config.cluster.name);
-    let scratch = Scratch::new(&std::env::temp_dir())?;
+    let mut scratch = Scratch::new(&std::env::temp_dir())?;
     scratch.keep_store_of(&mut config);
     let options = CommitOptions {
         slice: slice(common),

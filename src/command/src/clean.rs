@@ -1,7 +1,5 @@
 //! `farm clean`: lists and removes the files that killed machines left in `memory.dir` and in the run directory, and the
-//! working directories of killed commands. Where that is asked for, removes the [configuration](store) of an earlier cluster.
-
-mod store;
+//! working directories of killed commands.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -10,11 +8,14 @@ use std::process::ExitCode;
 use anyhow::Context;
 use farm_core::config::Config;
 use farm_core::config::host::run_dir;
-use farm_core::config::rounded_size;
-use farm_core::fabric::shm::{StaleFiles, StaleKind, find_stale_files, remove_stale_files};
+use farm_core::fabric::shm::{
+    KeptMemory, StaleFiles, StaleKind, find_kept_memory, find_stale_files, remove_stale_files,
+};
 
 use crate::Usage;
 use crate::cli::CleanArgs;
+use crate::destroy;
+use crate::files::{counted, quoted};
 use crate::scratch::Abandoned;
 
 /// Runs `farm clean`.
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
     }
     let stale_files = find(&config);
     let mut out = crate::Output;
-    store::clean(&config, args, &mut out)?;
+    destroy::report(&config, &args.config.options(), &mut out)?;
     let (mut files, mut bytes) = (0, 0);
     for group in Group::of(&stale_files) {
         let (removed_files, removed_bytes) = match args.dry_run || group.is_unknown {
@@ -82,6 +83,18 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
             "a killed command: {verb} its working directory {dir} with {what}"
         )?;
     }
+    for kept in abandoned_memory(&config)? {
+        let what = counted(kept.files, kept.bytes);
+        (files, bytes) = (files + kept.files, bytes + kept.bytes);
+        if !args.dry_run {
+            destroy::remove_memory(std::slice::from_ref(&kept))?;
+        }
+        writeln!(
+            out,
+            "a killed command: {verb} {what} of memory of machine {}",
+            kept.machine
+        )?;
+    }
     let (memory, names) = (config.memory.dir.display(), run_dir(&config));
     let what = counted(files, bytes);
     writeln!(
@@ -105,22 +118,17 @@ pub(crate) fn find_directories(config: &Config) -> Vec<Abandoned> {
     found.collect()
 }
 
-/// Quotes a path for a shell command.
-pub(crate) fn quoted(path: &Path) -> String {
-    let path = path.display().to_string();
-    match shlex::try_quote(&path) {
-        Ok(quoted) => quoted.into_owned(),
-        // Unreachable: quoting fails only for a zero byte, and no path contains one.
-        Err(_) => path,
-    }
-}
-
-/// Formats a number of files and their bytes: `12 file(s), 808 MiB`.
-pub(crate) fn counted(files: u64, bytes: u64) -> String {
-    match bytes {
-        0 => format!("{files} file(s)"),
-        _ => format!("{files} file(s), {}", rounded_size(bytes)),
-    }
+/// Returns the memory that machines have kept whose cluster was that of a command which was killed: its working directory is gone.
+fn abandoned_memory(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
+    let dir = &config.memory.dir;
+    let mut kept = find_kept_memory(dir)
+        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))?;
+    kept.retain(|kept| {
+        kept.store
+            .as_deref()
+            .is_some_and(crate::scratch::was_scratch)
+    });
+    Ok(kept)
 }
 
 /// The leftovers of one cluster in one directory, either all removable or all unknown.

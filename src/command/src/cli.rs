@@ -100,8 +100,10 @@ pub(crate) enum Command {
     Sim(SimArgs),
     /// Check this host against a configuration, and print what to change, with commands.
     Doctor(DoctorArgs),
-    /// Remove the shared memory, locks and sockets that killed machines left, and with --store an earlier configuration.
+    /// Remove the shared memory, locks and sockets that killed machines left.
     Clean(CleanArgs),
+    /// Remove the data of a cluster with copies that has ended.
+    Destroy(DestroyArgs),
 }
 
 /// The options that select the configuration.
@@ -696,17 +698,12 @@ lock and socket in cluster.run_dir. This command removes such files of all clust
 directories. The next start of a machine with the same memory.dir removes the shared memory, too.
 A running machine holds locks on its files. The command never removes locked files or files of other users.
 
-A cluster with durability.mode = \"memory\" keeps its configuration in durability.dir, and leaves it there when it ends, because
-the copies of its data could be recovered from it. Recovery is not built yet: the next start refuses as long as that
-configuration is there. With --store this command removes it, for the cluster of --config and --set. It refuses if a
-machine of that cluster runs, and if the directory has something else: another cluster's configuration, a damaged one, or one
-of a newer program. Without --store it only reports the configuration.
+A cluster with durability.mode = \"memory\" and copies keeps its data when it ends, for the next start. This command only
+reports that; farm destroy removes it.
 
 Examples:
   farm clean --dry-run
   farm clean
-  farm clean --store --dry-run --config my.toml
-  farm clean --store --config my.toml
   farm clean --set memory.dir=/mnt/farm-huge --set cluster.run_dir=/tmp/farm-0")]
 pub(crate) struct CleanArgs {
     #[command(flatten)]
@@ -715,10 +712,27 @@ pub(crate) struct CleanArgs {
     /// Only list what would be removed.
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
 
-    /// Remove the configuration that an earlier run of this cluster left in durability.dir, too.
+/// Options of `farm destroy`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A cluster with durability.mode = \"memory\" and copies keeps its data when all of its processes have ended: its configuration in
+durability.dir, the memory of its machines in memory.dir, and journals in cluster.run_dir. The next start goes on with them.
+This command says what there is of the cluster of --config and --set, and with --yes it removes all of it. It refuses if a
+machine of that cluster runs, and if durability.dir has something else: another cluster's configuration, a damaged one, or one
+of a newer program.
+
+Examples:
+  farm destroy --config my.toml
+  farm destroy --yes --config my.toml")]
+pub(crate) struct DestroyArgs {
+    #[command(flatten)]
+    pub(crate) config: ConfigArgs,
+
+    /// Remove it, after saying what it is.
     #[arg(long)]
-    pub(crate) store: bool,
+    pub(crate) yes: bool,
 }
 
 /// Parses `KEY=VALUE`.

@@ -6,8 +6,10 @@ mod beside;
 mod clean;
 mod cli;
 mod cluster;
+mod destroy;
 mod doctor;
 mod edges;
+mod files;
 mod linkbench;
 mod measure;
 mod oltp;
@@ -75,6 +77,7 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
     match command {
         Command::Doctor(args) => doctor::run(&args),
         Command::Clean(args) => clean::run(&args),
+        Command::Destroy(args) => destroy::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Verify(args) => verify::run(&args),
         Command::Demo(args) => ycsb::demo(&args, log),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farm_core::config::Config;
+use farm_core::fabric::shm::{KeptMemory, find_kept_memory};
 
 /// The start of the names of all working directories.
 const PREFIX: &str = "farm-run-";
@@ -15,9 +16,39 @@ const LOCK: &str = "in-use";
 
 /// A working directory, which is removed on drop.
 pub(crate) struct Scratch {
+    /// The directory of shared memory in which machines keep what they have, if their cluster ends with the command.
+    memory: Option<PathBuf>,
     dir: tempfile::TempDir,
     /// Held until the directory is removed.
     _lock: File,
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let Some(memory) = &self.memory else { return };
+        let kept = find_kept_memory(memory).unwrap_or_default();
+        let is_here = |kept: &KeptMemory| {
+            let store = kept.store.as_deref();
+            store.is_some_and(|store| store.starts_with(self.dir.path()))
+        };
+        for kept in kept.into_iter().filter(is_here) {
+            if let Err((path, error)) = kept.remove() {
+                tracing::warn!(%error, "cannot remove {}; `farm clean` removes it", path.display());
+            }
+        }
+    }
+}
+
+/// Returns whether the directory of a store was in a working directory that is gone.
+pub(crate) fn was_scratch(store: &Path) -> bool {
+    let name = |dir: &Path| {
+        dir.file_name()
+            .map(|name| name.to_string_lossy().into_owned())
+    };
+    let parent = store.parent().filter(|parent| !parent.exists());
+    parent
+        .and_then(name)
+        .is_some_and(|name| name.starts_with(PREFIX))
 }
 
 impl Scratch {
@@ -33,7 +64,11 @@ impl Scratch {
         let lock = File::create(&new).with_context(failed)?;
         lock.lock().with_context(failed)?;
         std::fs::rename(&new, path).with_context(failed)?;
-        Ok(Self { dir, _lock: lock })
+        Ok(Self {
+            memory: None,
+            dir,
+            _lock: lock,
+        })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -42,9 +77,10 @@ impl Scratch {
 
     /// Places the store of a configuration in this directory, unless the user named another one: a cluster that ends with the
     /// command leaves nothing that would make the next one refuse to start.
-    pub(crate) fn keep_store_of(&self, config: &mut Config) {
+    pub(crate) fn keep_store_of(&mut self, config: &mut Config) {
         if config.is_logged() && config.durability.dir.is_none() {
             config.durability.dir = Some(self.path().join("configuration"));
+            self.memory = Some(config.memory.dir.clone());
         }
     }
 }

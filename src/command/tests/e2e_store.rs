@@ -24,6 +24,7 @@ fn replicated(place: &Place, machines: u16, dir: &Path) -> String {
         "[durability]\nmode = \"memory\"\nreplicas = 2\ndir = \"{}\"\n",
         dir.display()
     );
+    place.keeps_data();
     place.config("farm.toml", "64MiB", machines, &more)
 }
 
@@ -76,6 +77,12 @@ fn clean(place: &Place, config: &str, more: &[&str]) -> Ended {
         .end()
 }
 
+fn destroy(place: &Place, config: &str, more: &[&str]) -> Ended {
+    place
+        .farm(&[&["destroy", "--config", config], more].concat())
+        .end()
+}
+
 /// Returns the names and bytes of all files of a directory.
 fn content(dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let mut found: Vec<_> = fs::read_dir(dir)
@@ -102,8 +109,8 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
         &reported(&place, &config, 0),
         &["ok", path, "does not exist; a start creates it"],
     );
-    let nothing = clean(&place, &config, &["--store"]).ok().stdout;
-    contains(&nothing, &["no configuration of an earlier run"]);
+    let nothing = destroy(&place, &config, &["--yes"]).ok().stdout;
+    contains(&nothing, &["has left nothing"]);
 
     let mut nodes = [1, 2].map(|machine| place.start_node(&config, machine));
     nodes.iter_mut().for_each(|node| node.wait_for(RUNS));
@@ -116,7 +123,7 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     let kept = clean(&place, &config, &[]).ok().stdout;
     contains(&kept, &["kept its configuration", "a running process uses"]);
     let running = ["a running process uses it", "stop all machines"];
-    clean(&place, &config, &["--store"]).failed(1, &running);
+    destroy(&place, &config, &["--yes"]).failed(1, &running);
     // A second process of a machine is refused, and does not take the store for an earlier one.
     let twice = place.start_node(&config, 1).end();
     twice.failed(
@@ -125,34 +132,42 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     );
     stop(nodes);
 
-    let options = format!("farm clean --store --config {config}");
-    let problem = [
-        "problem",
+    let options = format!("farm destroy --config {config}");
+    let note = [
+        "note",
         path,
-        "ran before (change 1)",
-        "not needed",
+        "has ended (change 1)",
+        "goes on with its data",
         options.as_str(),
     ];
-    contains(&reported(&place, &config, 1), &problem);
+    contains(&reported(&place, &config, 0), &note);
     let before = content(&dir);
     assert_eq!(before.len(), 1);
-    let refused = ["ran before", "farm clean --store", "durability.dir"];
-    place.start_node(&config, 1).end().failed(1, &refused);
     let kept = clean(&place, &config, &[]).ok().stdout;
+    contains(&kept, &["kept 1 file(s)", options.as_str()]);
+    let would = destroy(&place, &config, &[]).ok().stdout;
+    let memory = [
+        "memory of machine m1",
+        "memory of machine m2",
+        "2 file(s) of journals",
+    ];
     contains(
-        &kept,
-        &["kept 1 file(s)", "the next start refuses", options.as_str()],
+        &would,
+        &[
+            "would remove 1 file(s)",
+            path,
+            "change 1",
+            "nothing was removed",
+        ],
     );
-    let would = clean(&place, &config, &["--store", "--dry-run"])
-        .ok()
-        .stdout;
-    contains(&would, &["would remove 1 file(s)", path, "change 1"]);
+    contains(&would, &memory);
     assert_eq!(content(&dir), before);
 
     // A file that is not of the store stays.
     fs::write(dir.join("notes"), "mine").unwrap();
-    let removed = clean(&place, &config, &["--store"]).ok().stdout;
+    let removed = destroy(&place, &config, &["--yes"]).ok().stdout;
     contains(&removed, &["removes 1 file(s)", path]);
+    contains(&removed, &memory);
     assert_eq!(content(&dir), [(dir.join("notes"), b"mine".to_vec())]);
     contains(
         &reported(&place, &config, 0),
@@ -160,7 +175,7 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     );
     run_once(&place, &config);
     fs::remove_file(dir.join("notes")).unwrap();
-    clean(&place, &config, &["--store"]).ok();
+    destroy(&place, &config, &["--yes"]).ok();
     // A directory that the user has named stays.
     assert!(content(&dir).is_empty());
 }
@@ -196,24 +211,25 @@ fn a_store_is_not_removed_while_any_machine_runs() {
     other.signal(Signal::STOP);
     manager.signal(Signal::KILL);
     assert_eq!(manager.end().signal, Some(9));
-    clean(&place, &config, &["--store"]).failed(1, &["machine(s) m2", "stop all machines"]);
+    destroy(&place, &config, &["--yes"]).failed(1, &["machine(s) m2", "stop all machines"]);
     assert_eq!(content(&dir).len(), 1);
     other.signal(Signal::CONT);
     let mut other = other;
     other.wait_for("the cluster goes on with 1 of 2 machines");
-    clean(&place, &config, &["--store"]).failed(1, &["machine(s) m2", "stop all machines"]);
+    destroy(&place, &config, &["--yes"]).failed(1, &["machine(s) m2", "stop all machines"]);
     other.signal(Signal::INT);
     other.end().ok();
-    clean(&place, &config, &["--store"]).ok();
+    destroy(&place, &config, &["--yes"]).ok();
+    clean(&place, &config, &[]).ok();
     // A directory that the user has named stays.
     assert!(content(&dir).is_empty());
 }
 
 #[test]
-fn clean_needs_the_configuration_of_a_cluster_with_copies() {
+fn destroy_needs_the_configuration_of_a_cluster_with_copies() {
     let place = Place::new("store-none");
     let without = place.config("farm.toml", "64MiB", 2, "");
-    clean(&place, &without, &["--store"]).failed(2, &["--store", "\"none\"", "--config"]);
+    destroy(&place, &without, &[]).failed(2, &["\"none\"", "--config"]);
     let report = doctor(&place, &without).ok().stdout;
     assert!(
         !report.contains("durability") && !report.contains(" store "),
@@ -231,7 +247,7 @@ fn refused(place: &Place, config: &str, dir: &Path, texts: &[&str]) {
         &clean(place, config, &[]).ok().stdout,
         &[&["kept what is in"], texts].concat(),
     );
-    clean(place, config, &["--store"]).failed(1, texts);
+    destroy(place, config, &["--yes"]).failed(1, texts);
     assert_eq!(dir.is_dir().then(|| content(dir)), before);
     assert_eq!(place.stale_files(), Vec::<String>::new());
 }
@@ -263,7 +279,7 @@ fn content_that_is_not_of_this_cluster_or_cannot_be_read_is_refused_and_kept() {
         &dir,
         &["checksum is wrong", "Restore this file"],
     );
-    clean(&place, &config, &["--store"]).failed(1, &["config-*", "rm "]);
+    destroy(&place, &config, &["--yes"]).failed(1, &["config-*", "rm "]);
     fs::write(&file, &good[..50]).unwrap();
     refused(&place, &config, &dir, &["50 bytes", "Restore this file"]);
     fs::write(&file, &good).unwrap();
@@ -288,7 +304,7 @@ fn content_that_is_not_of_this_cluster_or_cannot_be_read_is_refused_and_kept() {
     refused(&place, other.to_str().unwrap(), &dir, &texts);
 
     // A file in the place of the directory.
-    clean(&place, &config, &["--store"]).ok();
+    destroy(&place, &config, &["--yes"]).ok();
     fs::remove_dir(&dir).unwrap();
     fs::write(&dir, "").unwrap();
     refused(&place, &config, &dir, &["a file has this name: remove it"]);

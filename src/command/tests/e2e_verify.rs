@@ -33,6 +33,7 @@ fn with_replicas(place: &Place, replicas: u8) -> String {
         "[durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\n",
         dir.display()
     );
+    place.keeps_data();
     place.config("farm.toml", "64MiB", 3, &more)
 }
 
@@ -102,7 +103,11 @@ impl Stored {
     fn find(place: &Place, machine: MachineId, address: Address, at: u64) -> Self {
         let name = format!("-{machine}-");
         let files = place.memory().into_iter();
-        let files = files.filter(|path| path.to_string_lossy().contains(&name));
+        // Without the further names of what is kept.
+        let files = files.filter(|path| {
+            let path = path.to_string_lossy();
+            path.contains(&name) && path.contains("/farm-")
+        });
         let found = files.filter_map(|path| {
             let file = File::options().read(true).write(true).open(path).unwrap();
             let mut header = [0; 12];
@@ -285,6 +290,7 @@ fn a_cluster_without_copies_has_nothing_to_compare() {
             "[durability]\nmode = \"{mode}\"\nreplicas = 1\ndir = \"{}\"\n",
             place.path("state").display()
         );
+        place.keeps_data();
         let config = place.config("farm.toml", "64MiB", 2, &more);
         let cluster = Cluster::from_file(&config).start().unwrap();
         verify(&place, &config, &[]).failed(NOT_COMPARED, &["nothing to compare", why]);
@@ -315,6 +321,7 @@ fn a_machine_that_joins_and_leaves_between_two_looks_is_noticed() {
         "memory_bytes = 0\n[durability]\nmode = \"memory\"\nreplicas = 2\ndir = \"{}\"\n",
         dir.display()
     );
+    place.keeps_data();
     let config = place.config("farm.toml", "64MiB", 3, &more);
     let (cluster, [second, third]) = start(&place, &config);
     let numbers = cluster.create_sequence("numbers", 1).unwrap();

@@ -19,6 +19,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::{Capability, Departure};
+use serde::{Deserialize, Serialize};
+
 use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
 
@@ -82,6 +84,20 @@ pub struct Roster<'a> {
     pub joiners: &'a [MachineId],
     /// Those that may call again later, although they are met at the start, because they may be lost.
     pub returning: &'a [MachineId],
+    /// With what the machine begins, if it does not run. It connects only to machines that run, or begin with the same.
+    pub begins: Begins,
+}
+
+/// With what a machine begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Begins {
+    /// A new cluster.
+    #[default]
+    New,
+    /// What others have that run.
+    Joining,
+    /// What its processes have kept that ended after this change of the configuration.
+    After(u64),
 }
 
 impl<'a> From<&'a [MachineId]> for Roster<'a> {
@@ -90,6 +106,7 @@ impl<'a> From<&'a [MachineId]> for Roster<'a> {
             machines,
             joiners: &[],
             returning: &[],
+            begins: Begins::New,
         }
     }
 }
@@ -164,6 +181,14 @@ pub enum ConnectError {
     /// The peer refused the connection, or is incompatible.
     #[error("machine {machine} and this machine cannot connect: {why}")]
     Refused {
+        /// The peer.
+        machine: MachineId,
+        /// The reason.
+        why: String,
+    },
+    /// The peer has ended, or does not answer: another try can succeed.
+    #[error("machine {machine} and this machine cannot connect: {why}")]
+    Unanswered {
         /// The peer.
         machine: MachineId,
         /// The reason.
@@ -392,12 +417,18 @@ impl<'a> Awaited<'a> {
                 "machine {own} waits for other machines itself"
             )));
         }
-        if self.missing.contains(&machine) && machine > self.own {
-            return Ok(());
+        if machine < self.own {
+            return Err(TurnedAway::Refused(format!(
+                "machine {machine} has the smaller id of the two machines and must wait for a call"
+            )));
         }
-        Err(TurnedAway::Refused(format!(
-            "machine {machine} is connected already, or has the smaller id of the two machines and must wait for a call"
-        )))
+        match self.missing.contains(&machine) {
+            true => Ok(()),
+            // The process that connected has ended, which is noticed soon.
+            false => Err(TurnedAway::NotYet(format!(
+                "another process of machine {machine} is connected already"
+            ))),
+        }
     }
 
     pub(super) fn met(&mut self, machine: MachineId) {
@@ -503,6 +534,7 @@ mod tests {
             machines: &machines,
             joiners: &machines[2..],
             returning: &[],
+            begins: Begins::New,
         };
         let mut awaited = Awaited::new(third, "test", roster, Duration::from_secs(1).into());
         assert_eq!(awaited.to_dial(), machines[..2]);

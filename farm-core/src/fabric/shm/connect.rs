@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 use super::shared::{PeerState, Shared, map_capability};
 use crate::fabric::Capability;
 use crate::fabric::handshake::{
-    Awaited, Callers, ConnectError, Patience, REDIAL, Roster, Sockets, TurnedAway, offers_its_own,
-    receive_line, same_cluster, same_configuration, same_machines, same_version, send_line,
-    wait_readable,
+    Awaited, Begins, Callers, ConnectError, Patience, REDIAL, Roster, Sockets, TurnedAway,
+    offers_its_own, receive_line, same_cluster, same_configuration, same_machines, same_version,
+    send_line, wait_readable,
 };
 use crate::ids::MachineId;
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 
 /// The description of a machine: the first line that the calling machine sends, and the content of [`Answer::Welcome`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,6 +41,8 @@ pub(super) struct Hello {
     pub(super) boot: u64,
     /// Whether the sender ran before the two machines connected.
     pub(super) runs: bool,
+    /// With what the sender begins, unless it runs.
+    pub(super) begins: Begins,
     pub(super) doorbells: Capability,
     pub(super) offer: Vec<Capability>,
 }
@@ -57,6 +59,7 @@ impl Hello {
             machine: shared.config.machine,
             boot: shared.boot,
             runs: false,
+            begins: shared.begins(),
             doorbells: shared.doorbell_capability,
             offer,
         }
@@ -220,8 +223,9 @@ fn dial(
     if let Some(again) = answer.as_ref().err().and_then(ended) {
         return Ok(again);
     }
-    let answer = answer.map_err(|error| {
-        refused(match error.kind() {
+    let answer = answer.map_err(|error| ConnectError::Unanswered {
+        machine,
+        why: match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 format!(
                     "the called machine did not answer the hello within {:.0} s",
@@ -229,7 +233,7 @@ fn dial(
                 )
             }
             _ => format!("the answer of the called machine could not be read ({error})"),
-        })
+        },
     })?;
     match answer {
         Answer::Welcome(hello) if hello.machine == machine => {
@@ -264,7 +268,9 @@ fn accept(
     let judged = check(shared, &hello).map_err(TurnedAway::Refused);
     let judged = judged.and_then(|()| match hello.asks_only {
         true => Ok(()),
-        false => awaited.check_call_of(machine),
+        false => awaited
+            .check_call_of(machine)
+            .and_then(|()| begins_alike(shared, &hello)),
     });
     match judged {
         Ok(()) => {}
@@ -291,11 +297,22 @@ fn accept(
         return Ok(None);
     }
     let welcome = Answer::Welcome(Box::new(Hello::of(shared, offer(machine))));
-    send_line(&mut socket, &welcome).map_err(|error| ConnectError::Refused {
+    send_line(&mut socket, &welcome).map_err(|error| ConnectError::Unanswered {
         machine,
         why: error.to_string(),
     })?;
     Ok(Some((hello, Some(socket))))
+}
+
+/// Checks that a caller begins with the same as this machine.
+fn begins_alike(shared: &Shared, hello: &Hello) -> Result<(), TurnedAway> {
+    match hello.begins == shared.begins() {
+        true => Ok(()),
+        false => Err(TurnedAway::NotYet(format!(
+            "machine {} waits for others that begin as it does",
+            shared.config.machine
+        ))),
+    }
 }
 
 /// Maps what the workers need to wake a peer.

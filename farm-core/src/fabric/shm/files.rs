@@ -157,6 +157,27 @@ impl Names {
             .join(format!("{prefix}l{boot:016x}-{key}-{}", self.cluster))
     }
 
+    /// Returns the number that distinguishes this cluster from others in the directory of shared memory.
+    pub(super) fn identity(&self) -> u64 {
+        self.identity
+    }
+
+    /// Returns the path of a file that outlives its process (see `kept`).
+    pub(super) fn kept(&self, machine: MachineId, boot: u64, what: &str) -> PathBuf {
+        let (identity, machine) = (self.identity, machine.get());
+        let name = format!(
+            "farmd-{identity:016x}-m{machine}-{boot:016x}-{what}-{}",
+            self.cluster
+        );
+        self.memory_dir.join(name)
+    }
+
+    /// Returns the path of the journal of a start of a machine (see [`crate::kept`]).
+    pub(super) fn journal(&self, machine: MachineId, boot: u64) -> PathBuf {
+        let name = format!("m{}-{boot:016x}.journal", machine.get());
+        self.run_dir.join(name)
+    }
+
     /// Takes the machine's lock, and removes what an earlier process left behind.
     pub(super) fn claim(&self, machine: MachineId) -> Result<Claim, StartError> {
         let mut attempts = 0;

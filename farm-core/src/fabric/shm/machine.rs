@@ -4,6 +4,7 @@ use std::fs::{File, TryLockError};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use super::connect::{self, Hello};
 use super::door::ShmCallers;
@@ -19,6 +20,10 @@ use crate::fabric::handshake::{
 use crate::fabric::{ArenaConfig, Capability, Departed};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Mapping, MappingError, Memory};
+
+/// Number of tries to take the lock of a process that may have ended, and the time between two of them.
+const LOCK_TRIES: u32 = 5;
+const LOCK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Creates the doorbells' file, which is the first file of a start, and takes the lock on it that
 /// marks the start's files as in use. Between these two steps, another starting machine may mistake
@@ -145,6 +150,8 @@ impl ShmMachine {
         let listed = (roster.machines.to_vec(), later);
         let listed = self.shared.machines.set(listed);
         listed.map_err(|_| ConnectError::Twice)?;
+        let begins = self.shared.begins.set(roster.begins);
+        begins.map_err(|_| ConnectError::Twice)?;
         let mut met = connect::meet(&self.shared, &self.listener, roster, offer, patience.into())?;
         met.push((Hello::of(&self.shared, offer(own)), None));
         met.sort_by_key(|(hello, _)| hello.machine);
@@ -230,17 +237,25 @@ impl Drop for ShmMachine {
     }
 }
 
-/// Returns whether this start of a machine runs, on this host: its process holds the lock of its first file.
+/// Returns whether this start of a machine runs, on this host: its process holds the lock of its first file. A process that removes the
+/// files of another one holds that lock for a moment, too: so the answer can be true for one that has just ended.
 pub(crate) fn is_alive(config: &ShmConfig, machine: MachineId, boot: u64) -> bool {
     let names = Names::new(&config.run_dir, &config.memory_dir, &config.cluster);
     let first = File::open(names.memory(machine, boot, 0));
-    first.is_ok_and(|first| matches!(first.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    let Ok(first) = first else { return false };
+    for _ in 0..LOCK_TRIES {
+        if !matches!(first.try_lock_shared(), Err(TryLockError::WouldBlock)) {
+            return false;
+        }
+        std::thread::park_timeout(LOCK_AGAIN);
+    }
+    true
 }
 
 /// A handle to export memory and wake workers, from any thread of the machine.
 #[derive(Clone)]
 pub struct Exporter {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
 impl Exporter {

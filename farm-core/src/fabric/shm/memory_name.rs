@@ -24,8 +24,8 @@ impl<'a> MemoryName<'a> {
         let number: u16 = decimal(machine.strip_prefix('m')?)?.try_into().ok()?;
         let id = MachineId::new(number)?;
         let fits = farm == "farm"
-            && is_hash(identity)
-            && is_hash(boot.strip_prefix('l')?)
+            && hash(identity).is_some()
+            && hash(boot.strip_prefix('l')?).is_some()
             && !cluster.is_empty();
         let start = farm.len() + identity.len() + machine.len() + boot.len() + 3;
         fits.then_some(Self {
@@ -37,8 +37,10 @@ impl<'a> MemoryName<'a> {
     }
 }
 
-fn is_hash(text: &str) -> bool {
-    text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+/// Parses 64 bits as 16 hexadecimal digits.
+pub(super) fn hash(text: &str) -> Option<u64> {
+    let is_hash = text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    u64::from_str_radix(text, 16).ok().filter(|_| is_hash)
 }
 
 /// Parses a decimal number without a sign or leading zeros.

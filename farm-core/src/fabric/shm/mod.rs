@@ -10,6 +10,7 @@
 //! | file | what |
 //! |---|---|
 //! | `files`, `memory_name` | file names, and the lock that a running machine holds |
+//! | `kept` | files that outlive the process that made them |
 //! | `stale_files` | files left behind by machines of any cluster: found, counted and removed |
 //! | `shared` | the state that the workers of one machine share: peers and their memory, doorbells |
 //! | `machine` | the start and the end of a machine, and the memory that it exports |
@@ -23,6 +24,7 @@ mod connect;
 mod door;
 mod endpoint;
 mod files;
+pub(crate) mod kept;
 mod machine;
 mod memory_name;
 mod park;
@@ -32,6 +34,7 @@ mod stale_files;
 
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
+pub use kept::{KeptMemory, find_journals, find_kept_memory};
 pub(crate) use machine::is_alive;
 pub use machine::{Exporter, ShmMachine};
 pub use shared::ShmConfig;

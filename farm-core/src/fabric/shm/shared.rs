@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use super::files::Names;
 use super::park::Doorbells;
+use crate::fabric::handshake::Begins;
 use crate::fabric::{Capability, Departed, Departure, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Mapping, MappingError, Memory};
@@ -99,6 +100,8 @@ pub(super) struct Shared {
     pub(super) doorbell_capability: Capability,
     /// The machines that the configuration lists, and those of them that may call later. Set when this machine begins to connect.
     pub(super) machines: OnceLock<(Vec<MachineId>, Vec<MachineId>)>,
+    /// With what this machine begins. Set with the machines.
+    pub(super) begins: OnceLock<Begins>,
     /// The last connection to each peer that has connected, in ascending order of id, and one to this machine itself.
     peers: Mutex<Vec<Arc<PeerState>>>,
     /// Peers whose connections have ended, in the order in which this was noticed.
@@ -124,6 +127,7 @@ impl Shared {
             doorbells,
             doorbell_capability,
             machines: OnceLock::new(),
+            begins: OnceLock::new(),
             peers: Mutex::default(),
             departed: Mutex::default(),
             changes: AtomicU32::new(0),
@@ -225,6 +229,11 @@ impl Shared {
                 WorkerId::new(worker as u16).expect("every worker of a machine has a valid id"),
             );
         }
+    }
+
+    /// Returns with what this machine begins.
+    pub(super) fn begins(&self) -> Begins {
+        self.begins.get().copied().unwrap_or_default()
     }
 
     /// Returns the machines that the configuration lists.

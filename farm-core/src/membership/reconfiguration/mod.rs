@@ -72,6 +72,8 @@ pub enum Action {
     Halt(Halted),
     /// Stop at once: this machine is not a member of this configuration.
     Stop(Version),
+    /// Stop: all machines that store memory have ended, and this one stores none, or was joining.
+    Abandoned,
 }
 
 /// Why a machine waits for the next configuration.
@@ -218,13 +220,16 @@ impl Reconfiguration {
         }
     }
 
-    /// Begins to add machines or replicas, as the manager. They are forgotten if another configuration comes first.
-    pub fn extend(&mut self, extension: Extension, out: &mut Vec<Action>) {
+    /// Begins to add machines or replicas, as the manager. They are forgotten if another configuration comes first. Returns false if a
+    /// change is under way.
+    pub fn extend(&mut self, extension: Extension, out: &mut Vec<Action>) -> bool {
         let manages = self.current.manager == self.me.machine;
-        if manages && !self.ended && !self.is_changing() {
+        let begins = manages && !self.ended && !self.is_changing();
+        if begins {
             self.extension = Some(extension);
             self.lead(out);
         }
+        begins
     }
 
     /// Handles that a change of the same configuration is stored, for example the start of a process without memory.
@@ -379,7 +384,14 @@ impl Reconfiguration {
         match self.maker() {
             Some(machine) if machine != self.me.machine => self.tell_suspects(machine, out),
             Some(_) => self.lead(out),
-            None => {}
+            None => {
+                let mut storing = self.known().members.iter().filter(|member| member.stores);
+                if storing.all(|member| self.gone.contains(&member.process())) {
+                    marks::mark("membership: all machines with memory have ended");
+                    self.ended = true;
+                    out.push(Action::Abandoned);
+                }
+            }
         }
     }
 

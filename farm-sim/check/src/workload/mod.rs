@@ -75,15 +75,20 @@ pub fn attach(worker: &mut Worker) {
 /// # Panics
 /// If [`attach`] was not called for this worker.
 pub fn start(worker: &mut Worker, spec: Spec, done: Done) {
-    start_again(worker, spec, 0, done);
+    start_again(worker, spec, (0, &[]), done);
 }
 
 /// As [`start`], on a worker of a machine that has left or was lost and was started again, for the `starts`-th time. The other
-/// workers continue to run the workload.
+/// workers continue to run the workload; if there are none, `known` are the [addresses] of its objects.
 ///
 /// # Panics
 /// If [`attach`] was not called for this worker.
-pub fn start_again(worker: &mut Worker, spec: Spec, starts: u32, done: Done) {
+pub fn start_again(
+    worker: &mut Worker,
+    spec: Spec,
+    (starts, known): (u32, &[Address]),
+    done: Done,
+) {
     let machines = owners(worker).len();
     let kind = spec.kind;
     let work = work(worker);
@@ -103,7 +108,8 @@ pub fn start_again(worker: &mut Worker, spec: Spec, starts: u32, done: Done) {
         Kind::Table => table::set_up(worker),
         Kind::Graph => graph::set_up(worker),
         kind if kind.has_rows() => rows::set_up(worker),
-        _ => objects::set_up(worker),
+        _ if known.is_empty() => objects::set_up(worker),
+        _ => objects::set_up_again(worker, known),
     }
 }
 
@@ -115,6 +121,15 @@ pub fn is_started(worker: &mut Worker) -> bool {
 /// Returns true if the workload is set up on this worker, so that its clients have begun.
 pub fn has_begun(worker: &mut Worker) -> bool {
     !work(worker).clients.is_empty()
+}
+
+/// Returns the addresses of the workload's objects; none if this worker does not know all of them.
+pub fn addresses(worker: &mut Worker) -> Vec<Address> {
+    let work = work(worker);
+    match work.missing {
+        0 => work.addresses.clone(),
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the progress of this worker's clients.

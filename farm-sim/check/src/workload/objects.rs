@@ -40,6 +40,13 @@ pub(super) fn set_up(worker: &mut Worker) {
     }
 }
 
+/// Begins with objects that exist, and that no other worker may know.
+pub(super) fn set_up_again(worker: &mut Worker, known: &[Address]) {
+    for (object, address) in known.iter().enumerate() {
+        found(worker, object, *address);
+    }
+}
+
 /// Returns the initial data of an object.
 fn initial(spec: &Spec, object: usize, machines: usize) -> [u64; 3] {
     match spec.kind {

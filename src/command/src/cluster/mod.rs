@@ -99,7 +99,7 @@ impl Cluster {
 
     fn start_with(config: &Config, log: Option<&str>, flags: &[&str]) -> anyhow::Result<Self> {
         let interrupted = interrupts()?;
-        let dir = Scratch::new(&std::env::temp_dir())
+        let mut dir = Scratch::new(&std::env::temp_dir())
             .context("the configuration of the nodes needs a file")?;
         let mut config = config.clone();
         dir.keep_store_of(&mut config);

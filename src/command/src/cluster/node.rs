@@ -72,6 +72,17 @@ fn why_stopped(machine: &Machine) -> String {
     }
 }
 
+/// Returns what the next start of a cluster that has ended begins with.
+fn data_after_stop(config: &Config) -> &'static str {
+    match (config.survives_losses(), config.is_logged()) {
+        (true, _) => "they go on with the data that is in the memory of this host",
+        (false, true) => {
+            "their data was in the memory of processes that have ended; first remove the old configuration with `farm destroy`"
+        }
+        (false, false) => "their data was in the memory of processes that have ended",
+    }
+}
+
 /// Runs `farm node`.
 pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
@@ -194,8 +205,8 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
     match machine.join() {
         Ok(()) => {
             crate::write_stderr(format_args!(
-                "machine {id} stops: {why}; its data cannot be recovered yet: start all machines of the cluster again; with copies of its data \
-                 (durability.mode = \"memory\") first remove the old configuration with `farm clean --store`"
+                "machine {id} stops: {why}; start all machines of the cluster again: {}",
+                data_after_stop(config)
             ));
             Ok(())
         }

@@ -6,7 +6,8 @@ use farm_core::config::{Config, RunDir};
 use farm_core::fabric::shm::StaleFiles;
 
 use super::{Finding, Level};
-use crate::clean::{Group, counted, quoted};
+use crate::clean::Group;
+use crate::files::{counted, quoted};
 use crate::scratch::Abandoned;
 
 /// Returns the finding about the files that killed machines and commands left, with the command that removes them.

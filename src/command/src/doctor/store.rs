@@ -27,7 +27,11 @@ pub(super) fn findings(config: &Config, options: &str) -> Vec<Finding> {
     }
     let dir = store_dir(config);
     let most = most_bytes_of(config);
-    let mut findings = vec![content(&dir, &config.cluster.name, options)];
+    let mut findings = vec![content(
+        &dir,
+        (&config.cluster.name, config.survives_losses()),
+        options,
+    )];
     if findings[0].level != Level::Problem {
         findings.extend(free(&dir, space(&dir).ok(), most));
     }
@@ -50,8 +54,9 @@ fn most_bytes_of(config: &Config) -> usize {
     most_bytes(config.machines.len(), regions as usize, config.replicas())
 }
 
-/// Reports what is in the directory, and whether this user can use the directory.
-fn content(dir: &Path, cluster: &str, options: &str) -> Finding {
+/// Reports what is in the directory, and whether this user can use the directory. `resumes` says whether a start goes on with the data of an
+/// earlier cluster.
+fn content(dir: &Path, (cluster, resumes): (&str, bool), options: &str) -> Finding {
     let path = dir.display();
     let finding = |level, fact| Finding::new(level, ABOUT, fact);
     let unusable = |error: StoreError| {
@@ -70,6 +75,15 @@ fn content(dir: &Path, cluster: &str, options: &str) -> Finding {
         Found::Nothing if dir.is_dir() => finding(Level::Ok, format!("{path} has no configuration; a start can use it")),
         Found::Nothing => finding(Level::Ok, format!("{path} does not exist; a start creates it")),
         Found::InUse => finding(Level::Note, format!("a running cluster keeps its configuration in {path}")),
+        Found::Earlier(earlier) if resumes => finding(
+            Level::Note,
+            format!(
+                "{path} has the configuration of cluster {cluster:?}, which has ended (change {}): the next start goes on with its data",
+                earlier.change()
+            ),
+        )
+        .advice("if the data is not needed, remove it")
+        .command(format!("farm destroy{options}")),
         Found::Earlier(earlier) => finding(
             Level::Problem,
             format!(
@@ -78,10 +92,9 @@ fn content(dir: &Path, cluster: &str, options: &str) -> Finding {
             ),
         )
         .advice(
-            "its data was in the memory of its processes, which have ended, and cannot be recovered yet: if it is not \
-             needed, remove the configuration",
+            "its data was in the memory of its processes, which have ended: remove the configuration",
         )
-        .command(format!("farm clean --store{options}")),
+        .command(format!("farm destroy{options}")),
     }
 }
 

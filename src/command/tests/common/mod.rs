@@ -14,7 +14,7 @@ use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
@@ -39,6 +39,8 @@ pub(crate) struct Place {
     /// The directory of shared memory, if it is not the default one.
     own_memory: Option<tempfile::TempDir>,
     runs: AtomicU32,
+    /// Whether a cluster that has ended may have kept its data.
+    keeps_data: AtomicBool,
 }
 
 impl Place {
@@ -61,6 +63,7 @@ impl Place {
         Self {
             name,
             dir,
+            keeps_data: AtomicBool::new(false),
             own_memory: None,
             runs: AtomicU32::new(0),
         }
@@ -292,6 +295,11 @@ impl Place {
         names
     }
 
+    /// The cluster has copies, so that what it keeps when it ends is not stale.
+    pub(crate) fn keeps_data(&self) {
+        self.keeps_data.store(true, Ordering::Relaxed);
+    }
+
     /// Returns everything that exists of the cluster: processes, memory, locks, sockets and temporary files.
     pub(crate) fn stale_files(&self) -> Vec<String> {
         let temporary = fs::read_dir(self.path("tmp"))
@@ -304,6 +312,9 @@ impl Place {
             .chain(self.names())
             .chain(temporary);
         let files = files.map(|path| path.display().to_string());
+        let keeps = self.keeps_data.load(Ordering::Relaxed);
+        let is_kept = |name: &str| name.contains("/farmd-") || name.ends_with(".journal");
+        let files = files.filter(|name| !(keeps && is_kept(name)));
         files
             .chain(
                 self.processes()

@@ -437,8 +437,22 @@ impl Cluster {
                 Action::Block(_) => {}
                 Action::Halt(halted) => self.judge_halt(&halted),
                 Action::Stop(version) => self.judge_eviction(me, version),
+                Action::Abandoned => self.judge_abandoned(me),
             }
         }
+    }
+
+    /// A machine that stores nothing may stop if no process with memory is left of the configuration that it knows.
+    fn judge_abandoned(&mut self, me: MachineId) {
+        let known = self.nodes[&me].value.current().clone();
+        let storing = known.members.iter().filter(|member| member.stores);
+        let left: Vec<MachineId> = storing
+            .map(|member| member.machine)
+            .filter(|machine| self.lives(&known, *machine))
+            .collect();
+        assert_eq!(left, [], "{me} has stopped");
+        let node = self.nodes.get_mut(&me).unwrap();
+        node.end = Some(End::Evicted);
     }
 
     fn judge_halt(&mut self, halted: &super::super::Halted) {

@@ -75,7 +75,9 @@ impl Cluster {
             extension.replicas.extend(chosen);
         }
         if !extension.is_empty() {
-            self.act(newest.manager, |value, out| value.extend(extension, out));
+            self.act(newest.manager, |value, out| {
+                value.extend(extension, out);
+            });
         }
     }
 

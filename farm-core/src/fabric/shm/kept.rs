@@ -1,0 +1,403 @@
+//! Files of shared memory that outlive the process that made them (see [`crate::kept`]).
+//!
+//! They are further names of files that the process exports: what removes the files of ended processes removes only the names under which
+//! they were exported. The name has the start of the process that keeps the file:
+//!
+//! ```text
+//! farmd-<cluster>-m<machine>-<start>-r<region>-<name of the cluster>                 memory of a region
+//! farmd-<cluster>-m<machine>-<start>-l<peer>.<start>.<key>-<name of the cluster>     logs; the second start is the one that exported them
+//! farmd-<cluster>-m<machine>-<start>-place-<name of the cluster>                     text: the directory of the configuration's store
+//! farmd-<cluster>-m<machine>-<start>-member-<name of the cluster>                    nothing: the process was a member
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+
+use super::files::Names;
+use super::machine::Exporter;
+use super::memory_name::{decimal, hash};
+use crate::fabric::Capability;
+use crate::ids::{MachineId, RegionId};
+use crate::mem::{Access, Mapping, MappingError, Memory};
+
+/// What a kept file has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum KeptName {
+    /// The directory of the store of the cluster's configuration.
+    Place,
+    /// Nothing: the process is, or was, a member of the configuration.
+    Member,
+    /// The memory of a region.
+    Region(RegionId),
+    /// Logs that a peer has written.
+    Logs {
+        peer: MachineId,
+        /// The start of the machine that exported them.
+        boot: u64,
+        key: u64,
+    },
+}
+
+impl KeptName {
+    fn text(self) -> String {
+        match self {
+            Self::Place => "place".into(),
+            Self::Member => "member".into(),
+            Self::Region(region) => format!("r{}", region.to_bits()),
+            Self::Logs { peer, boot, key } => format!("l{}.{boot:016x}.{key}", peer.get()),
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "place" => return Some(Self::Place),
+            "member" => return Some(Self::Member),
+            _ => {}
+        }
+        if let Some(bits) = text.strip_prefix('r') {
+            let bits: u32 = decimal(bits)?.try_into().ok()?;
+            return RegionId::from_bits(bits).map(Self::Region);
+        }
+        let mut parts = text.strip_prefix('l')?.splitn(3, '.');
+        let peer: u16 = decimal(parts.next()?)?.try_into().ok()?;
+        Some(Self::Logs {
+            peer: MachineId::new(peer)?,
+            boot: hash(parts.next()?)?,
+            key: decimal(parts.next()?)?,
+        })
+    }
+}
+
+/// A kept file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeptFile {
+    /// What determines the cluster: see [`Names`].
+    pub(crate) identity: u64,
+    /// Name of the cluster.
+    pub(crate) cluster: String,
+    pub(crate) machine: MachineId,
+    /// The start of the machine that keeps it.
+    pub(crate) boot: u64,
+    pub(crate) what: KeptName,
+    pub(crate) path: PathBuf,
+}
+
+impl KeptFile {
+    fn parse(path: PathBuf) -> Option<Self> {
+        let name = path.file_name()?.to_str()?;
+        let mut parts = name.splitn(6, '-');
+        let mut part = || parts.next();
+        let (farm, identity, machine) = (part()?, part()?, part()?);
+        let (boot, what, cluster) = (part()?, part()?, part()?);
+        let number: u16 = decimal(machine.strip_prefix('m')?)?.try_into().ok()?;
+        let file = Self {
+            identity: hash(identity)?,
+            cluster: cluster.to_owned(),
+            machine: MachineId::new(number)?,
+            boot: hash(boot)?,
+            what: KeptName::parse(what)?,
+            path: PathBuf::new(),
+        };
+        let fits = farm == "farmd" && !cluster.is_empty();
+        fits.then_some(Self { path, ..file })
+    }
+}
+
+/// What processes of a machine have kept in shared memory, which have ended or run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptMemory {
+    /// Name of the cluster.
+    pub cluster: String,
+    /// The machine.
+    pub machine: MachineId,
+    /// Number of names of files.
+    pub files: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+    /// The directory of the store of the cluster's configuration, if it is known.
+    pub store: Option<PathBuf>,
+    paths: Vec<PathBuf>,
+}
+
+impl KeptMemory {
+    /// Removes the files.
+    ///
+    /// # Errors
+    /// The file that could not be removed, and why.
+    pub fn remove(&self) -> Result<(), (PathBuf, io::Error)> {
+        let mut paths = self.paths.iter();
+        paths.try_for_each(|path| match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err((path.clone(), error)),
+            _ => Ok(()),
+        })
+    }
+}
+
+/// Returns what machines of all clusters have kept in a directory of shared memory, as far as it is this user's.
+///
+/// # Errors
+/// If the directory cannot be read.
+pub fn find_kept_memory(memory_dir: &Path) -> io::Result<Vec<KeptMemory>> {
+    let user = rustix::process::geteuid().as_raw();
+    let mut found: BTreeMap<(u64, MachineId), KeptMemory> = BTreeMap::new();
+    let mut counted = BTreeSet::new();
+    for file in list(memory_dir)? {
+        let Ok(facts) = file.path.symlink_metadata() else {
+            continue;
+        };
+        if facts.uid() != user {
+            continue;
+        }
+        let of = found.entry((file.identity, file.machine));
+        let kept = of.or_insert_with(|| KeptMemory {
+            cluster: file.cluster.clone(),
+            machine: file.machine,
+            files: 0,
+            bytes: 0,
+            store: None,
+            paths: Vec::new(),
+        });
+        kept.files += 1;
+        // A file may have several names.
+        if counted.insert(facts.ino()) {
+            kept.bytes += facts.len();
+        }
+        if file.what == KeptName::Place {
+            kept.store = place(&file).ok();
+        }
+        kept.paths.push(file.path);
+    }
+    Ok(found.into_values().collect())
+}
+
+/// Returns all kept files in a directory of shared memory.
+pub(crate) fn list(memory_dir: &Path) -> io::Result<Vec<KeptFile>> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(memory_dir)? {
+        found.extend(KeptFile::parse(entry?.path()));
+    }
+    Ok(found)
+}
+
+/// Returns the kept files of a cluster.
+pub(crate) fn of_cluster(
+    run_dir: &Path,
+    memory_dir: &Path,
+    cluster: &str,
+) -> io::Result<Vec<KeptFile>> {
+    let identity = Names::new(run_dir, memory_dir, cluster).identity();
+    let mut files = list(memory_dir)?;
+    files.retain(|file| file.identity == identity);
+    Ok(files)
+}
+
+/// Removes a kept file. It is no error if it is gone.
+pub(crate) fn forget(file: &KeptFile) -> io::Result<()> {
+    match std::fs::remove_file(&file.path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+impl Exporter {
+    fn path(&self, boot: u64, what: KeptName) -> PathBuf {
+        let (names, machine) = (&self.shared.names, self.shared.config.machine);
+        names.kept(machine, boot, &what.text())
+    }
+
+    fn exported(&self, capability: &Capability) -> PathBuf {
+        let Capability {
+            machine, boot, key, ..
+        } = *capability;
+        self.shared.names.memory(machine, boot, key)
+    }
+
+    /// Keeps exported memory.
+    pub(crate) fn keep(&self, capability: &Capability, what: KeptName) -> io::Result<()> {
+        std::fs::hard_link(self.exported(capability), self.path(self.boot(), what))
+    }
+
+    /// Keeps the directory of the store of the cluster's configuration.
+    pub(crate) fn keep_place(&self, dir: &Path) -> io::Result<()> {
+        use std::os::unix::ffi::OsStrExt as _;
+        std::fs::write(
+            self.path(self.boot(), KeptName::Place),
+            dir.as_os_str().as_bytes(),
+        )
+    }
+
+    /// Notes that this start is a member of the configuration.
+    pub(crate) fn keep_member(&self) -> io::Result<()> {
+        std::fs::write(self.path(self.boot(), KeptName::Member), "")
+    }
+
+    /// Returns the path of the journal of a start of this machine.
+    pub(crate) fn journal(&self, boot: u64) -> PathBuf {
+        let machine = self.shared.config.machine;
+        self.shared.names.journal(machine, boot)
+    }
+
+    /// Returns the kept files of this machine, of any start.
+    pub(crate) fn kept(&self) -> io::Result<Vec<KeptFile>> {
+        let config = &self.shared.config;
+        let mut files = of_cluster(&config.run_dir, &config.memory_dir, &config.cluster)?;
+        files.retain(|file| file.machine == config.machine);
+        Ok(files)
+    }
+
+    /// Keeps a file of an earlier start under this start.
+    pub(crate) fn take_over(&self, file: &KeptFile) -> io::Result<()> {
+        std::fs::hard_link(&file.path, self.path(self.boot(), file.what))
+    }
+
+    /// Removes what this start keeps under a name.
+    pub(crate) fn forget(&self, what: KeptName) -> io::Result<()> {
+        std::fs::remove_file(self.path(self.boot(), what))
+    }
+
+    /// Exports a file that this start keeps, so that peers can read it.
+    pub(crate) fn export_kept(
+        &self,
+        what: KeptName,
+        bytes: usize,
+    ) -> Result<(Memory, Capability), MappingError> {
+        let shared = &self.shared;
+        let key = shared.next_key.fetch_add(1, Ordering::Relaxed);
+        let capability = Capability {
+            machine: shared.config.machine,
+            boot: shared.boot,
+            key,
+            bytes: bytes as u64,
+            writable: false,
+        };
+        let (kept, path) = (self.path(shared.boot, what), self.exported(&capability));
+        std::fs::hard_link(&kept, &path).map_err(|source| MappingError::Os {
+            what: "link",
+            path: kept,
+            source,
+        })?;
+        Ok((map(&path, bytes)?, capability))
+    }
+}
+
+/// Maps a kept file of at least this many bytes.
+pub(crate) fn map(path: &Path, bytes: usize) -> Result<Memory, MappingError> {
+    Ok(Memory::of(Mapping::open(path, bytes, Access::ReadWrite)?).window(0, bytes))
+}
+
+/// Returns the text of a file that has the directory of a store.
+fn place(file: &KeptFile) -> io::Result<PathBuf> {
+    use std::io::Read as _;
+    use std::os::unix::ffi::OsStringExt as _;
+    let mut bytes = Vec::new();
+    File::open(&file.path)?
+        .take(1 << 16)
+        .read_to_end(&mut bytes)?;
+    Ok(std::ffi::OsString::from_vec(bytes).into())
+}
+
+/// Returns the journals that processes of a cluster have kept below a directory of sockets and locks.
+///
+/// # Errors
+/// If the directory cannot be read.
+pub fn find_journals(run_dir: &Path, cluster: &str) -> io::Result<Vec<PathBuf>> {
+    let entries = match std::fs::read_dir(run_dir.join(cluster)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let is_journal = |name: &str| {
+        let name = name
+            .strip_prefix('m')
+            .and_then(|name| name.strip_suffix(".journal"));
+        let (machine, boot) = name?.split_once('-')?;
+        decimal(machine).and(hash(boot))
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name().to_str().and_then(is_journal).is_some() {
+            found.push(entry.path());
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_kept_files_are_parsed() {
+        let machine = MachineId::new(7).unwrap();
+        let names = Names::new(Path::new("/r"), Path::new("/d"), "c-1");
+        let all = [
+            KeptName::Place,
+            KeptName::Member,
+            KeptName::Region(RegionId::new(3, 9).unwrap()),
+            KeptName::Logs {
+                peer: MachineId::new(2).unwrap(),
+                boot: 0xbeef,
+                key: 17,
+            },
+        ];
+        for what in all {
+            let path = names.kept(machine, 0xdead, &what.text());
+            let file = KeptFile::parse(path.clone()).unwrap();
+            assert_eq!(
+                (file.what, file.machine, file.boot),
+                (what, machine, 0xdead)
+            );
+            assert_eq!(
+                (file.cluster.as_str(), file.identity),
+                ("c-1", names.identity())
+            );
+            assert_eq!(file.path, path);
+        }
+        for other in [
+            "farmd-0123456789abcdef-m7-000000000000dead-r0-c",
+            "farmd-0123456789abcdef-m7-000000000000dead-l2.00.1-c",
+            "farmd-0123456789abcdef-m7-000000000000dead-else-c",
+            "farmd-0123456789abcdef-m7-000000000000dead-place-",
+            "farm-0123456789abcdef-m7-000000000000dead-place-c",
+        ] {
+            assert_eq!(
+                KeptFile::parse(Path::new("/d").join(other)),
+                None,
+                "{other}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_a_cluster_has_kept_is_found_and_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let machine = MachineId::new(1).unwrap();
+        let names = Names::new(dir.path(), dir.path(), "c");
+        let region = KeptName::Region(RegionId::new(3, 9).unwrap());
+        let first = names.kept(machine, 1, &region.text());
+        std::fs::write(&first, [0; 100]).unwrap();
+        // The next start has it, too.
+        std::fs::hard_link(&first, names.kept(machine, 2, &region.text())).unwrap();
+        std::fs::write(names.kept(machine, 2, &KeptName::Place.text()), "/store").unwrap();
+        std::fs::write(dir.path().join("other"), "").unwrap();
+        let found = find_kept_memory(dir.path()).unwrap();
+        assert_eq!(found.len(), 1);
+        let kept = &found[0];
+        assert_eq!((kept.files, kept.bytes, kept.machine), (3, 106, machine));
+        assert_eq!(kept.store.as_deref(), Some(Path::new("/store")));
+        kept.remove().unwrap();
+        kept.remove().unwrap();
+        assert_eq!(find_kept_memory(dir.path()).unwrap(), []);
+
+        assert!(find_journals(dir.path(), "c").unwrap().is_empty());
+        std::fs::create_dir(dir.path().join("c")).unwrap();
+        let journal = names.journal(machine, 2);
+        std::fs::write(&journal, "").unwrap();
+        std::fs::write(dir.path().join("c/m1.lock"), "").unwrap();
+        assert_eq!(find_journals(dir.path(), "c").unwrap(), [journal]);
+    }
+}

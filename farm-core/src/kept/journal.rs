@@ -1,0 +1,280 @@
+//! A file of entries to which a process appends, and which the next one reads after the process was killed at any moment.
+//!
+//! ```text
+//! header   magic and version (8 B) | tag of the file (8 B) | checksum of both (8 B)
+//! entry    bytes (4 B) | 0 (4 B) | configuration (8 B) | checksum (8 B) | body
+//! ```
+//!
+//! An entry that a kill has torn is the last one; nothing that follows from it was done, so that readers stop there. The next entry takes
+//! its place.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+/// `farmjrn` and the version of the format.
+const MAGIC: u64 = u64::from_le_bytes(*b"farmjrn\x01");
+const HEADER_BYTES: usize = 24;
+const ENTRY_BYTES: usize = 24;
+/// Longest body of an entry.
+const MOST_BYTES: usize = u32::MAX as usize;
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// An operation of the system failed.
+    #[error("cannot {what} {}: {source}", path.display())]
+    Io {
+        /// The operation, as a verb.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// The error.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is no journal, or one of another version.
+    #[error(
+        "{} is not a journal of this version of farm: use the version that wrote it, or remove what that cluster left with `farm destroy`", .0.display()
+    )]
+    Format(PathBuf),
+    /// The journal was written with another configuration.
+    #[error(
+        "{} was written by a machine with another configuration: start all machines with the configuration that they had", .0.display()
+    )]
+    Tag(PathBuf),
+    /// An entry is too long.
+    #[error("an entry of {0} bytes is too long for a journal")]
+    TooLong(usize),
+}
+
+/// An entry, with its configuration.
+type Entry = (u64, Vec<u8>);
+
+/// A journal.
+#[derive(Debug)]
+pub struct Journal {
+    file: File,
+    path: PathBuf,
+    /// Bytes of the header and of all whole entries.
+    end: u64,
+    /// The latest configuration that an entry is for.
+    latest: u64,
+}
+
+impl Journal {
+    /// Creates a new journal. The tag is to be named when it is [opened](Journal::open).
+    ///
+    /// # Errors
+    /// [`JournalError::Io`], also if the file exists.
+    pub fn create(path: &Path, tag: u64) -> Result<Self, JournalError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path);
+        let file = file.map_err(error("create", path))?;
+        let mut header = [0; HEADER_BYTES];
+        header[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        header[8..16].copy_from_slice(&tag.to_le_bytes());
+        let sum = xxh3_64(&header[..16]);
+        header[16..].copy_from_slice(&sum.to_le_bytes());
+        file.write_all_at(&header, 0)
+            .map_err(error("write", path))?;
+        Ok(Self {
+            file,
+            path: path.into(),
+            end: HEADER_BYTES as u64,
+            latest: 0,
+        })
+    }
+
+    /// Opens a journal with this tag.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn open(path: &Path, tag: u64) -> Result<Self, JournalError> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path);
+        let file = file.map_err(error("open", path))?;
+        let mut journal = Self {
+            file,
+            path: path.into(),
+            end: HEADER_BYTES as u64,
+            latest: 0,
+        };
+        let bytes = journal.bytes()?;
+        if bytes.len() < HEADER_BYTES || word(&bytes, 16) != xxh3_64(&bytes[..16]) {
+            return Err(JournalError::Format(path.into()));
+        }
+        match (word(&bytes, 0), word(&bytes, 8)) {
+            (MAGIC, found) if found == tag => {}
+            (MAGIC, _) => return Err(JournalError::Tag(path.into())),
+            _ => return Err(JournalError::Format(path.into())),
+        }
+        let (entries, end) = decode(&bytes);
+        journal.end = end;
+        journal.latest = entries.iter().map(|entry| entry.0).max().unwrap_or(0);
+        Ok(journal)
+    }
+
+    /// Adds an entry.
+    ///
+    /// # Errors
+    /// [`JournalError`]: the entry does not count.
+    pub fn append(&mut self, configuration: u64, body: &[u8]) -> Result<(), JournalError> {
+        if body.len() > MOST_BYTES {
+            return Err(JournalError::TooLong(body.len()));
+        }
+        let mut entry = vec![0; ENTRY_BYTES];
+        entry[..4].copy_from_slice(&(body.len() as u32).to_le_bytes());
+        entry[8..16].copy_from_slice(&configuration.to_le_bytes());
+        let sum = sum(self.end, &entry[..16], body);
+        entry[16..24].copy_from_slice(&sum.to_le_bytes());
+        entry.extend_from_slice(body);
+        let written = self.file.write_all_at(&entry, self.end);
+        written.map_err(error("write", &self.path))?;
+        self.end += entry.len() as u64;
+        self.latest = self.latest.max(configuration);
+        Ok(())
+    }
+
+    /// Returns the bodies of all entries, oldest first.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`].
+    pub fn entries(&self) -> Result<Vec<Vec<u8>>, JournalError> {
+        let (entries, _) = decode(&self.bytes()?);
+        Ok(entries.into_iter().map(|entry| entry.1).collect())
+    }
+
+    /// Removes all entries, unless one is for a later configuration than this one.
+    ///
+    /// # Errors
+    /// [`JournalError::Io`].
+    pub fn clear(&mut self, configuration: u64) -> Result<(), JournalError> {
+        if self.latest > configuration {
+            return Ok(());
+        }
+        let cleared = self.file.set_len(HEADER_BYTES as u64);
+        cleared.map_err(error("shorten", &self.path))?;
+        self.end = HEADER_BYTES as u64;
+        Ok(())
+    }
+
+    fn bytes(&self) -> Result<Vec<u8>, JournalError> {
+        std::fs::read(&self.path).map_err(error("read", &self.path))
+    }
+}
+
+/// Returns the checksum of an entry, which depends on its place: what an entry before it has left there is not taken for one.
+fn sum(at: u64, head: &[u8], body: &[u8]) -> u64 {
+    xxh3_64_with_seed(body, xxh3_64_with_seed(head, at))
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes[at..at + 8].try_into();
+    u64::from_le_bytes(word.expect("a word has 8 bytes"))
+}
+
+/// Returns the whole entries of a journal with a header, and where they end.
+fn decode(bytes: &[u8]) -> (Vec<Entry>, u64) {
+    let (mut entries, mut at) = (Vec::new(), HEADER_BYTES);
+    while let Some(rest) = bytes.get(at..)
+        && rest.len() >= ENTRY_BYTES
+    {
+        let length = (word(rest, 0) & u64::from(u32::MAX)) as usize;
+        let Some(body) = rest.get(ENTRY_BYTES..ENTRY_BYTES + length) else {
+            break;
+        };
+        if word(rest, 16) != sum(at as u64, &rest[..16], body) {
+            break;
+        }
+        entries.push((word(rest, 8), body.to_vec()));
+        at += ENTRY_BYTES + length;
+    }
+    (entries, at as u64)
+}
+
+fn error<'a>(what: &'static str, path: &'a Path) -> impl Fn(io::Error) -> JournalError + 'a {
+    move |source| JournalError::Io {
+        what,
+        path: path.into(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn entries_are_read_again_and_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let mut journal = Journal::create(&path, 7).unwrap();
+        assert!(Journal::create(&path, 7).is_err(), "it exists");
+        journal.append(2, b"one").unwrap();
+        journal.append(3, b"").unwrap();
+        journal.clear(2).unwrap();
+        let expected = [b"one".to_vec(), Vec::new()];
+        assert_eq!(journal.entries().unwrap(), expected);
+        let mut again = Journal::open(&path, 7).unwrap();
+        assert_eq!(again.entries().unwrap(), expected);
+        again.clear(2).unwrap();
+        assert_eq!(again.entries().unwrap(), expected);
+        again.clear(3).unwrap();
+        again.append(4, b"two").unwrap();
+        drop(again);
+        assert_eq!(
+            Journal::open(&path, 7).unwrap().entries().unwrap(),
+            [b"two".to_vec()]
+        );
+        let other = Journal::open(&path, 8).unwrap_err().to_string();
+        assert!(other.contains("another configuration"), "{other}");
+        std::fs::write(&path, b"farmjrn\x02 something longer than it").unwrap();
+        let newer = Journal::open(&path, 7).unwrap_err().to_string();
+        assert!(newer.contains("version"), "{newer}");
+    }
+
+    proptest! {
+        /// Whatever is at the end of the file, whole entries before it are read, and the next one is appended after them.
+        #[test]
+        fn a_torn_entry_is_the_last_one(
+            bodies in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..6),
+            cut in 0usize..300,
+            garbage in prop::collection::vec(any::<u8>(), 0..80),
+        ) {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("journal");
+            let mut journal = Journal::create(&path, 1).unwrap();
+            let mut ends = vec![HEADER_BYTES];
+            for body in &bodies {
+                journal.append(1, body).unwrap();
+                ends.push(journal.end as usize);
+            }
+            let mut bytes = std::fs::read(&path).unwrap();
+            bytes.truncate(cut.max(HEADER_BYTES));
+            let whole = ends.iter().filter(|end| **end <= bytes.len()).count() - 1;
+            bytes.extend(&garbage);
+            std::fs::write(&path, &bytes).unwrap();
+            let mut journal = Journal::open(&path, 1).unwrap();
+            // Garbage may be what was cut off.
+            let found = journal.entries().unwrap();
+            prop_assert!(found.len() >= whole && bodies.starts_with(&found));
+            journal.append(1, b"next").unwrap();
+            let again = Journal::open(&path, 1).unwrap().entries().unwrap();
+            prop_assert_eq!(&again[..found.len()], &found[..]);
+            prop_assert_eq!(&again[found.len()..], &[b"next".to_vec()][..]);
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! How a machine starts: with all others, alone among those that run, or with all others after all of them had ended.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::admission::Admit;
+use super::kept::KeptFiles;
+use super::manager::{
+    begin_with, config_store, is_program_alive, joins_survivors, make_manager, make_members,
+    newest_configuration, resume_with,
+};
+use super::meet::{Met, meet};
+use super::pages::Pages;
+use super::parts::{arena, make_store, reads_in_flight, ring_format, spare};
+use super::run::{LastWorker, StopOnPanic, core_of, idle_policy, pin, run};
+use super::{
+    Attach, INBOX_ITEMS, IS_WORKER, JOIN_AGAIN, JOIN_ATTEMPT, Machine, MachineError, fabric_config,
+};
+use crate::config::Config;
+use crate::control::Control;
+use crate::fabric::{Capability, ExportError, FabricMachine, Patience};
+use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::kept::Kept;
+use crate::limits::{Limits, READ_TRIES, READ_TRIES_OF_A_LOSS, RECORD_OVERHEAD_BYTES};
+use crate::membership::Membership;
+use crate::membership::configuration::Configuration;
+use crate::membership::files::FileStore;
+use crate::membership::manager::Manager;
+use crate::messaging::Links;
+use crate::time::Clock;
+use crate::worker::{Inbox, Worker, WorkerLimits, WorkerParts};
+
+/// How a machine begins.
+enum Begin {
+    /// With all others, as a new cluster.
+    New,
+    /// It joins others, which run.
+    Joins,
+    /// With all others of this configuration, the newest one, which have ended: they go on with what their processes have kept.
+    Resumes(Box<Configuration>),
+}
+
+impl Begin {
+    /// Returns how a machine of a cluster that survives losses begins; `None` while it has to wait for others.
+    fn of(config: &Config, id: MachineId) -> Result<Option<Self>, MachineError> {
+        let newest = newest_configuration(config)?;
+        if joins_survivors(config, id, newest.as_ref())? {
+            return Ok(Some(Self::Joins));
+        }
+        let Some(newest) = newest else {
+            return Ok(Some(Self::New));
+        };
+        if !newest.stores(id) {
+            tracing::debug!(
+                "the cluster went on without this machine before it ended: waiting for the others"
+            );
+            return Ok(None);
+        }
+        if let Some(machine) = is_program_alive(config, id, &newest)? {
+            tracing::debug!(%machine, "waiting for the end of a process that was a member of the cluster");
+            return Ok(None);
+        }
+        Ok(Some(Self::Resumes(Box::new(newest))))
+    }
+
+    /// Returns whether another try may succeed, because others start or end meanwhile.
+    fn may_try_again(&self, error: &MachineError) -> bool {
+        match error {
+            MachineError::RunsAlready(_) => true,
+            error => matches!(self, Self::Resumes(_)) && error.may_be_of_a_change(),
+        }
+    }
+
+    fn joins(&self) -> bool {
+        matches!(self, Self::Joins)
+    }
+}
+
+impl Machine {
+    /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
+    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run, and so does one that
+    /// they have lost. If they survive the loss of a machine, it waits until it has joined, and begins again if they have changed the
+    /// configuration meanwhile. If it stores memory, and is connected, it waits as long as it takes: memory for its copies is made first.
+    ///
+    /// # Errors
+    /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
+    /// insufficient, or a machine is missing or has another configuration.
+    pub fn start<'p>(
+        config: &Config,
+        id: MachineId,
+        attach: Attach,
+        patience: impl Into<Patience<'p>>,
+    ) -> Result<Self, MachineError> {
+        let patience = patience.into();
+        match config.survives_losses() {
+            true => Self::start_or_join(config, id, &attach, patience),
+            false => Self::start_once(config, id, attach, patience, &Begin::New),
+        }
+    }
+
+    /// Starts a machine that joins others if they run. They may change the configuration meanwhile: it joins them as often as it takes.
+    fn start_or_join(
+        config: &Config,
+        id: MachineId,
+        attach: &Attach,
+        patience: Patience<'_>,
+    ) -> Result<Self, MachineError> {
+        let began = Clock::Host.now();
+        let left = || patience.most.saturating_sub(Clock::Host.now().since(began));
+        let not_joined = || MachineError::NotJoined {
+            machine: id,
+            waited: patience.most,
+        };
+        loop {
+            let begin = Begin::of(config, id)?;
+            if let Some(with_others) = begin.as_ref().filter(|begin| !begin.joins()) {
+                let all = Patience {
+                    most: left(),
+                    ..patience
+                };
+                match Self::start_once(config, id, Arc::clone(attach), all, with_others) {
+                    Err(error) if with_others.may_try_again(&error) && !left().is_zero() => {
+                        tracing::debug!(%error, "cannot start yet");
+                        std::thread::park_timeout(JOIN_AGAIN);
+                        continue;
+                    }
+                    started => return started,
+                }
+            }
+            if begin.is_none() {
+                if left().is_zero() || patience.is_cancelled() {
+                    return Err(not_joined());
+                }
+                std::thread::park_timeout(JOIN_AGAIN);
+                continue;
+            }
+            // A machine that is awaited may be lost, and the next configuration does not have it.
+            let attempt = Patience {
+                most: left().min(JOIN_ATTEMPT),
+                ..patience
+            };
+            match Self::start_once(config, id, Arc::clone(attach), attempt, &Begin::Joins) {
+                Ok(machine) => {
+                    // Memory for its copies may take long to make.
+                    let stores = machine.store.is_used();
+                    let is_over = || left().is_zero() && !stores;
+                    machine.wait_until_joined(|| patience.is_cancelled() || is_over());
+                    let (control, joined) = (&machine.control, machine.store.map().is_complete());
+                    let ends = control.is_stopping() && !control.may_join_again();
+                    if let Some(files) = machine.files.as_ref().filter(|_| joined) {
+                        files.on_member();
+                    }
+                    if joined || ends || patience.is_cancelled() {
+                        return Ok(machine);
+                    }
+                }
+                Err(error) if error.may_be_of_a_change() && !left().is_zero() => {
+                    tracing::debug!(%error, "cannot join yet");
+                    std::thread::park_timeout(JOIN_AGAIN);
+                }
+                Err(error) => return Err(error.after(patience.most)),
+            }
+            if left().is_zero() {
+                return Err(not_joined());
+            }
+        }
+    }
+
+    fn start_once(
+        config: &Config,
+        id: MachineId,
+        attach: Attach,
+        patience: Patience<'_>,
+        begin: &Begin,
+    ) -> Result<Self, MachineError> {
+        config.validate_within(&Limits::TINY)?;
+        config.machine(id).ok_or(MachineError::NoSuchMachine(id))?;
+        Pages::of(config)
+            .check_directory()
+            .map_err(ExportError::from)?;
+        let fabric = FabricMachine::start(fabric_config(config, id)?)?;
+        // After the machine has its name: a second start of a running machine says that the machine runs.
+        let exporter = fabric.exporter();
+        let store = match begin {
+            Begin::New => config_store(config, id)?,
+            _ => None,
+        };
+        let known = match begin {
+            Begin::New => None,
+            Begin::Joins => newest_configuration(config)?,
+            Begin::Resumes(newest) => Some((**newest).clone()),
+        };
+        let files = match begin {
+            Begin::Resumes(newest) => KeptFiles::take_over(config, id, &exporter, newest)?,
+            _ => KeptFiles::begin(config, id, &exporter)?,
+        };
+        let is_member = known
+            .as_ref()
+            .is_some_and(|known| known.member(id).is_some());
+        if let Some(files) = files.as_ref().filter(|_| !is_member) {
+            files.on_no_member();
+        }
+        let started = Self::start_with(
+            config,
+            (id, begin),
+            attach,
+            (fabric, files.clone()),
+            (store, known),
+            patience,
+        );
+        if let (Err(_), Some(files)) = (&started, files)
+            && !matches!(begin, Begin::Resumes(_))
+        {
+            files.on_failed_start();
+        }
+        started
+    }
+
+    /// Starts a machine that has its name, from what is known.
+    fn start_with(
+        config: &Config,
+        (id, begin): (MachineId, &Begin),
+        attach: Attach,
+        (mut fabric, kept_files): (FabricMachine, Option<Arc<KeptFiles>>),
+        (store, known): (Option<FileStore>, Option<Configuration>),
+        patience: Patience<'_>,
+    ) -> Result<Self, MachineError> {
+        let exporter = fabric.exporter();
+        let workers = config.machine(id).map_or(0, |own| usize::from(own.workers));
+        let kept = kept_files.clone().map(|files| files as Arc<dyn Kept>);
+        let joins = begin.joins();
+        let meeting = (known.as_ref(), patience);
+        let met = meet(config, (id, joins), &mut fabric, meeting, kept.as_deref())?;
+        let configuration = match begin {
+            Begin::Resumes(newest) => {
+                let departed = || !fabric.departed().is_empty();
+                resume_with(config, (id, newest), &met, (patience, &departed))
+            }
+            _ => begin_with(config, (id, joins), &exporter, &met),
+        };
+        let configuration = configuration.inspect_err(|error| {
+            // The others may have a configuration with this machine, whose end in order would stop them.
+            if config.memory_of(id) > 0 {
+                fabric.fail(&error.to_string());
+            }
+        })?;
+        let spare = spare(config, id, &exporter, kept.clone());
+        let is_new = matches!(begin, Begin::New);
+        let manager = match begin {
+            Begin::Joins => Ok(None),
+            _ => make_manager(config, id, (&configuration, is_new), store),
+        };
+        let mut manager = manager.inspect_err(|error| fabric.fail(&error.to_string()))?;
+        let store = Arc::new(make_store(config, id, configuration.seed, spare.clone()));
+        if !met.running.is_empty() {
+            store.map().begin_joining();
+        }
+        let resumes = matches!(begin, Begin::Resumes(_));
+        if resumes && let Some(files) = &kept_files {
+            // The store has the configuration that names this process.
+            let regions = files.export_regions()?;
+            let resumed = store.resume(Arc::new(configuration.clone()), regions);
+            let resumed = resumed.map_err(MachineError::NotResumed);
+            resumed.inspect_err(|error| fabric.fail(&error.to_string()))?;
+        }
+        if let Some(files) = kept_files.as_ref().filter(|_| !begin.joins()) {
+            files.on_member();
+        }
+        let control = Arc::new(Control::default());
+        let mut machine = Self {
+            id,
+            fabric,
+            exporter,
+            control,
+            store,
+            spare,
+            files: kept_files,
+            inboxes: Vec::new(),
+            threads: Vec::new(),
+        };
+        let last = Arc::new(LastWorker {
+            control: Arc::clone(&machine.control),
+            reporter: machine.fabric.reporter(),
+            life: machine.fabric.life(),
+            store: Arc::clone(&machine.store),
+        });
+        for index in 0..workers {
+            let part = (&met, &configuration, manager.take());
+            let started = machine.start_worker(config, index, part, resumes, (&attach, &last));
+            started.inspect_err(|error| machine.fail_to_start(&error.to_string()))?;
+        }
+        let admitted = machine.admit(config, met.segments);
+        admitted.inspect_err(|error| machine.fail_to_start(&error.to_string()))?;
+        Ok(machine)
+    }
+
+    fn kept(&self) -> Option<Arc<dyn Kept>> {
+        let files = self.files.clone();
+        files.map(|files| files as Arc<dyn Kept>)
+    }
+
+    /// Lets machines connect that are started while this one runs. `segments` are those exported for the connected machines.
+    fn admit(
+        &mut self,
+        config: &Config,
+        segments: BTreeMap<MachineId, Capability>,
+    ) -> Result<(), MachineError> {
+        let exporter = (self.exporter.clone(), self.kept());
+        let (control, own) = (Arc::clone(&self.control), (self.inboxes.clone(), segments));
+        let admit = Admit::new(config, exporter, control, own);
+        Ok(self.fabric.admit(Box::new(admit))?)
+    }
+
+    fn start_worker(
+        &mut self,
+        config: &Config,
+        index: usize,
+        (met, configuration, manager): (&Met, &Configuration, Option<Box<Manager>>),
+        resumes: bool,
+        (attach, last): (&Attach, &Arc<LastWorker>),
+    ) -> Result<(), MachineError> {
+        let worker = WorkerId::new(index as u16)
+            .expect("a machine has no more workers than there are worker ids");
+        let me = WorkerRef::new(self.id, worker);
+        let operations = config.worker.operations_in_flight as usize;
+        let reads = reads_in_flight(config);
+        let arena = arena(config, reads);
+        let mut endpoint = self.fabric.endpoint(worker, &arena, reads)?;
+        let machines = config.machines.iter();
+        let machines = machines.map(|machine| (machine.id, usize::from(machine.workers)));
+        let mut machines: Vec<(MachineId, usize)> = machines.collect();
+        machines.sort_unstable();
+        let links = Links::wire(
+            &mut endpoint,
+            self.id,
+            worker,
+            (&machines, &met.peers),
+            ring_format(config),
+        )?;
+        let exporter = self.exporter.clone();
+        let inbox = Arc::new(Inbox::new(
+            INBOX_ITEMS,
+            Box::new(move || exporter.wake(worker)),
+        ));
+        self.inboxes.push(Arc::clone(&inbox));
+        let membership = Membership::of(configuration);
+        let membership = match config.survives_losses() {
+            true => membership.that_survives(),
+            false => membership,
+        };
+        let members = match worker {
+            WorkerId::FIRST => make_members(config, self.id, &self.exporter, configuration)?,
+            _ => None,
+        };
+        let parts = WorkerParts {
+            me,
+            endpoint,
+            links,
+            store: Arc::clone(&self.store),
+            membership,
+            manager,
+            members,
+            control: Arc::clone(&self.control),
+            inbox,
+            clock: Clock::Host,
+            kept: self.kept(),
+            seed: u64::from(me.to_bits()),
+            limits: WorkerLimits {
+                max_message_bytes: (config.rings.max_message_bytes - RECORD_OVERHEAD_BYTES)
+                    as usize,
+                operations,
+                read_tries: match config.survives_losses() {
+                    true => READ_TRIES_OF_A_LOSS,
+                    false => READ_TRIES,
+                },
+                fill_rate: config.durability.fill_rate,
+                transactions: config.transactions,
+            },
+        };
+        let policy = idle_policy(config, self.id);
+        let core = core_of(config, self.id, index);
+        let (boot, running) = (self.exporter.boot(), met.running.clone());
+        let (control, attach) = (Arc::clone(&self.control), Arc::clone(attach));
+        let last = Arc::clone(last);
+        let thread = std::thread::Builder::new()
+            .name(me.to_string())
+            .spawn(move || {
+                let _last = last;
+                IS_WORKER.set(true);
+                if let Some(core) = core {
+                    pin(core);
+                }
+                let _stop_all = StopOnPanic(Arc::clone(&control), me);
+                let mut worker = Worker::new(parts);
+                // Dropped before the worker, whose drop tells those who wait why it has stopped.
+                let _reason = StopOnPanic(Arc::clone(&control), me);
+                attach(&mut worker);
+                if me.worker == WorkerId::FIRST && !worker.store().map().is_complete() {
+                    worker.join(boot, running);
+                }
+                if resumes {
+                    worker.resume();
+                }
+                run(&mut worker, policy, &control);
+            })
+            .map_err(MachineError::Thread)?;
+        self.threads.push((me, thread));
+        Ok(())
+    }
+}

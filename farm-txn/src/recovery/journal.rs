@@ -1,0 +1,263 @@
+//! What recovery keeps beyond its process ([`farm_core::kept`]), so that the next process of the machine knows what this one knew.
+//!
+//! Everything that was drained is kept before it is freed in the logs, and what recovery tells a machine before anything follows from it.
+//! An old log is never read again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use farm_core::ids::{RegionId, WorkerRef};
+use farm_core::kept::{Kept, KeptError};
+use farm_core::ring::KeptRecords;
+use serde::{Deserialize, Serialize};
+
+use super::Drain;
+use super::drained::DrainedLogs;
+use super::undecided::{EndedHere, Told, Undecided};
+use crate::record::{RecordError, TxId};
+
+/// An entry of the journal. Those of a machine are in the order in which they were made, but workers drain their logs in any order.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) enum Entry {
+    /// What a worker has found in its logs.
+    Drained(DrainedLogs),
+    /// What was in the logs of earlier processes of this machine, and the numbers of their starts.
+    Earlier(DrainedLogs, BTreeSet<u64>),
+    /// Recovery begins in a configuration, with what was found. Transactions of configurations below `recovered` are forgotten.
+    Begun { configuration: u64, recovered: u64 },
+    /// What recovery was told.
+    Told(Vec<Told>),
+}
+
+/// Adds an entry to the journal, if the machine has one.
+///
+/// # Errors
+/// Why it cannot be kept.
+pub(crate) fn keep(
+    kept: Option<&Arc<dyn Kept>>,
+    configuration: u64,
+    entry: impl FnOnce() -> Entry,
+) -> Result<(), String> {
+    let Some(kept) = kept else {
+        return Ok(());
+    };
+    let bytes = postcard::to_allocvec(&entry());
+    let bytes = bytes.expect("an entry has no part that cannot be encoded");
+    let kept = kept.append(configuration, &bytes);
+    kept.map_err(|error| format!("what recovery has found cannot be kept: {error}"))
+}
+
+/// What earlier processes of a machine have kept.
+#[derive(Default)]
+pub(crate) struct Resumed {
+    /// What they knew when their last recovery had begun, and were told since.
+    pub(crate) known: Undecided,
+    /// What they have found since.
+    pub(crate) drain: Drain,
+    pub(crate) suspended: Vec<(TxId, BTreeSet<RegionId>)>,
+    /// Transactions that had ended. It is not known what was done of them.
+    pub(crate) ended: Vec<EndedHere>,
+    /// The starts whose logs were drained.
+    drained: BTreeSet<u64>,
+}
+
+/// Why the journal of earlier processes cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum NotResumed {
+    #[error(transparent)]
+    Kept(#[from] KeptError),
+    #[error("an entry of the journal is malformed: {0}")]
+    Entry(#[from] postcard::Error),
+    #[error("a log of an earlier process of this machine is damaged: {0}")]
+    Record(#[from] RecordError),
+    #[error("the log of {0}, of an earlier process of this machine, cannot be read: {1}")]
+    Log(WorkerRef, String),
+}
+
+impl Resumed {
+    /// Reads what earlier processes have kept, before a configuration.
+    ///
+    /// # Errors
+    /// [`NotResumed`].
+    pub(crate) fn read(kept: &dyn Kept, configuration: u64) -> Result<Self, NotResumed> {
+        let mut resumed = Self::default();
+        for entry in kept.entries()? {
+            match postcard::from_bytes(&entry)? {
+                // This process has it.
+                Entry::Drained(found) if found.configuration >= configuration => {}
+                Entry::Drained(found) => resumed.add(found)?,
+                Entry::Earlier(found, starts) => {
+                    resumed.add(found)?;
+                    resumed.drained.extend(starts);
+                }
+                Entry::Begun { recovered, .. } => resumed.begin(recovered),
+                Entry::Told(told) => told.into_iter().for_each(|told| resumed.known.apply(told)),
+            }
+        }
+        Ok(resumed)
+    }
+
+    fn add(&mut self, found: DrainedLogs) -> Result<(), RecordError> {
+        found.add_to(&mut self.drain, |_, _| {})?;
+        self.suspended.extend(found.suspended);
+        Ok(())
+    }
+
+    fn begin(&mut self, recovered: u64) {
+        let (drain, known) = (
+            std::mem::take(&mut self.drain),
+            std::mem::take(&mut self.known),
+        );
+        let (known, ended) = drain.finish(known);
+        self.known = known;
+        for (id, regions) in self.suspended.drain(..) {
+            self.known.add_tx(id, regions);
+        }
+        self.known.forget_below(recovered);
+        // All of it is kept.
+        self.known.take_told();
+        self.ended.extend(ended);
+        self.ended.retain(|one| one.id.configuration >= recovered);
+    }
+
+    /// Drains the logs of earlier processes for a configuration, and keeps what is in them.
+    ///
+    /// # Errors
+    /// [`NotResumed`].
+    pub(crate) fn drain_earlier(
+        &mut self,
+        kept: &Arc<dyn Kept>,
+        configuration: u64,
+    ) -> Result<(), NotResumed> {
+        let mut found = DrainedLogs::new(configuration);
+        let mut starts = BTreeSet::new();
+        for log in kept.earlier_logs()? {
+            if self.drained.contains(&log.boot) {
+                continue;
+            }
+            starts.insert(log.boot);
+            let writer = log.writer;
+            let damaged = |why: &dyn std::fmt::Display| NotResumed::Log(writer, why.to_string());
+            found.add_note(writer, log.state.note());
+            let records = KeptRecords::new(log.log, &log.state, log.integrity);
+            let mut records = records.map_err(|error| damaged(&error))?;
+            while let Some(record) = records.next().map_err(|error| damaged(&error))? {
+                found.add_record(writer, &record);
+            }
+        }
+        if !starts.is_empty() {
+            let entry = || Entry::Earlier(found.clone(), starts);
+            keep(Some(kept), configuration, entry).map_err(KeptError)?;
+            self.add(found)?;
+        }
+        kept.forget_earlier_logs();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use farm_core::fabric::Capability;
+    use farm_core::ids::{MachineId, WorkerId};
+    use farm_core::membership::configuration::{Configuration, Process};
+    use farm_core::ring::KeptLog;
+
+    use super::*;
+    use crate::record::Kind;
+    use crate::recovery::undecided::InRegion;
+    use crate::recovery::{Decision, Evidence};
+
+    /// A journal in memory.
+    #[derive(Default)]
+    struct Entries(Mutex<Vec<Vec<u8>>>);
+
+    impl Kept for Entries {
+        fn keep_region(&self, _: RegionId, _: &Capability) -> Result<(), KeptError> {
+            Ok(())
+        }
+        fn keep_logs(&self, _: MachineId, _: &Capability) -> Result<(), KeptError> {
+            Ok(())
+        }
+        fn connected(&self, _: Process, _: &Capability) {}
+        fn left(&self, _: Process) {}
+        fn earlier_logs(&self) -> Result<Vec<KeptLog>, KeptError> {
+            Ok(Vec::new())
+        }
+        fn forget_earlier_logs(&self) {}
+        fn append(&self, _: u64, entry: &[u8]) -> Result<(), KeptError> {
+            self.0.lock().unwrap().push(entry.to_vec());
+            Ok(())
+        }
+        fn entries(&self) -> Result<Vec<Vec<u8>>, KeptError> {
+            Ok(self.0.lock().unwrap().clone())
+        }
+        fn clear_before(&self, _: &Configuration) -> Result<(), KeptError> {
+            Ok(())
+        }
+    }
+
+    fn id(configuration: u64, sequence: u64) -> TxId {
+        let machine = MachineId::new(1).unwrap();
+        TxId {
+            configuration,
+            coordinator: WorkerRef::new(machine, WorkerId::FIRST),
+            sequence,
+        }
+    }
+
+    /// What was told after recovery had begun is known to the next process, and what was found for a configuration in which it had not
+    /// begun is still to be drained.
+    #[test]
+    fn the_next_process_knows_what_this_one_knew() {
+        let entries: Arc<dyn Kept> = Arc::new(Entries::default());
+        let region = RegionId::new(1, 1).unwrap();
+        let mut known = Undecided::default();
+        let found = |configuration, suspended| DrainedLogs {
+            suspended: vec![(suspended, BTreeSet::from([region]))],
+            ..DrainedLogs::new(configuration)
+        };
+        let add = |configuration, entry: Entry| {
+            keep(Some(&entries), configuration, || entry).unwrap();
+        };
+        add(2, Entry::Drained(found(2, id(1, 5))));
+        add(
+            2,
+            Entry::Begun {
+                configuration: 2,
+                recovered: 1,
+            },
+        );
+        known.add_tx(id(1, 5), [region]);
+        let told = InRegion {
+            evidence: Evidence::of_decision(Decision::Commit),
+            body: None,
+        };
+        known.tell(id(1, 5), region, told);
+        add(2, Entry::Told(known.take_told()));
+        add(3, Entry::Drained(found(3, id(2, 9))));
+        let resumed = Resumed::read(&*entries, 4).unwrap();
+        assert_eq!(resumed.known, known);
+        let of = resumed.known.in_region(id(1, 5), region).unwrap();
+        assert!(of.evidence.has(Kind::CommitPrimary));
+        assert_eq!(resumed.suspended, [(id(2, 9), BTreeSet::from([region]))]);
+        // This process has drained the same itself.
+        assert!(Resumed::read(&*entries, 3).unwrap().suspended.is_empty());
+
+        // All had recovered.
+        add(
+            4,
+            Entry::Begun {
+                configuration: 4,
+                recovered: 3,
+            },
+        );
+        assert_eq!(
+            Resumed::read(&*entries, 5).unwrap().known,
+            Undecided::default()
+        );
+        entries.append(5, &[200]).unwrap();
+        assert!(Resumed::read(&*entries, 5).is_err());
+    }
+}

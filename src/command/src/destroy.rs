@@ -1,0 +1,240 @@
+//! `farm destroy`: removes what a cluster with copies has left that has ended: its configuration, the memory of its machines, and their
+//! journals. First it says what that is.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use farm::status::machine_status;
+use farm_core::config::Config;
+use farm_core::config::host::{run_dir, store_dir};
+use farm_core::fabric::shm::{KeptMemory, find_journals, find_kept_memory};
+use farm_core::membership::earlier::{Earlier, Found, find};
+use farm_core::membership::store::StoreError;
+
+use crate::Usage;
+use crate::cli::DestroyArgs;
+use crate::files::{counted, quoted};
+
+/// What a cluster has left.
+struct Left {
+    store: Option<Earlier>,
+    memory: Vec<KeptMemory>,
+    journals: Vec<PathBuf>,
+}
+
+/// Runs `farm destroy`.
+///
+/// # Errors
+/// If a machine of the cluster may run, or the directory of its configuration has something else.
+pub(crate) fn run(args: &DestroyArgs) -> anyhow::Result<ExitCode> {
+    let config = args.config.resolve()?;
+    let mut out = crate::Output;
+    if !config.is_logged() {
+        return Err(Usage::error(
+            "with durability.mode = \"none\" a cluster leaves nothing that could be destroyed; name the file of the cluster with --config",
+        ));
+    }
+    let left = Left::of(&config)?;
+    let cluster = &config.cluster.name;
+    if left.is_empty() {
+        writeln!(out, "cluster {cluster:?} has left nothing")?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    left.say(&config, args.yes, &mut out)?;
+    if !args.yes {
+        let options = args.config.options();
+        writeln!(
+            out,
+            "nothing was removed; remove it with:\n  farm destroy --yes{options}"
+        )?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    left.remove(&config)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Left {
+    fn of(config: &Config) -> anyhow::Result<Self> {
+        let (dir, cluster) = (store_dir(config), &config.cluster.name);
+        let store = match find(&dir, cluster) {
+            Ok(Found::Nothing) => None,
+            Ok(Found::InUse) => bail!(
+                "cannot remove the configuration of cluster {cluster:?} in {}: a running process uses it; stop all machines of the \
+                 cluster first",
+                dir.display()
+            ),
+            Ok(Found::Earlier(earlier)) => Some(earlier),
+            Err(error) => return Err(refusal(&dir, error)),
+        };
+        check_stopped(config)?;
+        if let Some(earlier) = &store
+            && let Some(owner) = earlier.other_owner()?
+        {
+            bail!(
+                "cannot remove the configuration of cluster {cluster:?} in {}: it belongs to the user with id {owner}; \
+                 run the command as its owner",
+                dir.display()
+            );
+        }
+        let journals = find_journals(&run_dir(config), cluster);
+        Ok(Self {
+            store,
+            memory: memory_of(config)?,
+            journals: journals.context("cannot list the journals of the cluster")?,
+        })
+    }
+
+    fn is_empty(&self) -> bool {
+        self.store.is_none() && self.memory.is_empty() && self.journals.is_empty()
+    }
+
+    /// Says what will be, or would be, removed.
+    fn say(&self, config: &Config, removes: bool, out: &mut impl Write) -> anyhow::Result<()> {
+        let cluster = &config.cluster.name;
+        let verb = match removes {
+            true => "removes",
+            false => "would remove",
+        };
+        if let Some(earlier) = &self.store {
+            let (path, what) = (
+                earlier.dir().display(),
+                counted(earlier.files(), earlier.bytes()),
+            );
+            let change = earlier.change();
+            writeln!(
+                out,
+                "cluster {cluster:?}: {verb} {what} of its configuration in {path} (change {change})"
+            )?;
+        }
+        for kept in &self.memory {
+            let (machine, what) = (kept.machine, counted(kept.files, kept.bytes));
+            let dir = config.memory.dir.display();
+            writeln!(
+                out,
+                "cluster {cluster:?}: {verb} {what} of the memory of machine {machine} in {dir}"
+            )?;
+        }
+        if !self.journals.is_empty() {
+            let (files, dir) = (self.journals.len() as u64, run_dir(config).join(cluster));
+            let what = counted(files, 0);
+            writeln!(
+                out,
+                "cluster {cluster:?}: {verb} {what} of journals in {}",
+                dir.display()
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Removes everything, the configuration last: while it is there, a start says what is missing.
+    fn remove(self, config: &Config) -> anyhow::Result<()> {
+        let cluster = &config.cluster.name;
+        remove_memory(&self.memory)?;
+        for journal in &self.journals {
+            std::fs::remove_file(journal)
+                .with_context(|| format!("cannot remove {}", journal.display()))?;
+        }
+        // Fails while there is something else.
+        let _ = std::fs::remove_dir(run_dir(config).join(cluster));
+        if let Some(earlier) = self.store {
+            let dir = earlier.dir().to_owned();
+            let context = || format!("cannot remove the configuration of cluster {cluster:?}");
+            earlier.remove().with_context(context)?;
+            // A directory that the user has named may be older than the cluster. The other one is gone unless it has other files.
+            if config.durability.dir.is_none() {
+                let _ = std::fs::remove_dir(&dir);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Removes memory that machines have kept.
+pub(crate) fn remove_memory(memory: &[KeptMemory]) -> anyhow::Result<()> {
+    for kept in memory {
+        kept.remove().map_err(|(path, error)| {
+            anyhow::anyhow!("cannot remove {}: {error}", path.display())
+        })?;
+    }
+    Ok(())
+}
+
+/// Returns what the machines of a cluster have kept in shared memory.
+pub(crate) fn memory_of(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
+    let dir = &config.memory.dir;
+    let mut memory = find_kept_memory(dir)
+        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))?;
+    let store = store_dir(config);
+    memory.retain(|kept| {
+        kept.cluster == config.cluster.name && kept.store.as_deref() == Some(&store)
+    });
+    Ok(memory)
+}
+
+/// Reports what a cluster has left, for `farm clean`, which keeps it.
+pub(crate) fn report(config: &Config, options: &str, out: &mut impl Write) -> anyhow::Result<()> {
+    if !config.is_logged() {
+        return Ok(());
+    }
+    let (dir, cluster) = (store_dir(config), &config.cluster.name);
+    let path = dir.display();
+    match find(&dir, cluster) {
+        Ok(Found::Nothing) => {}
+        Ok(Found::InUse) => {
+            writeln!(
+                out,
+                "cluster {cluster:?}: kept its configuration in {path}, which a running process uses"
+            )?;
+        }
+        Ok(Found::Earlier(earlier)) => {
+            writeln!(
+                out,
+                "cluster {cluster:?}: kept {} of its configuration in {path} (change {}), and the memory of its machines. If the data \
+                 is not needed, remove it with:\n  farm destroy{options}",
+                counted(earlier.files(), earlier.bytes()),
+                earlier.change(),
+            )?;
+        }
+        Err(error) => {
+            writeln!(out, "cluster {cluster:?}: kept what is in {path}: {error}")?;
+        }
+    }
+    Ok(())
+}
+
+/// Checks that no machine of the cluster runs on this host, also one that does not use the store itself.
+fn check_stopped(config: &Config) -> anyhow::Result<()> {
+    let mut running = Vec::new();
+    for machine in config.machines.iter().map(|machine| machine.id) {
+        match machine_status(config, machine) {
+            Ok(None) => {}
+            Ok(Some(status)) => running.push(format!("{machine} (process {})", status.pid)),
+            // It does not answer, or belongs to another user.
+            Err(error) => running.push(format!("{machine} ({error})")),
+        }
+    }
+    if running.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "cannot remove what cluster {:?} has: machine(s) {} run; stop all machines of the cluster first",
+        config.cluster.name,
+        running.join(", ")
+    )
+}
+
+/// Returns why the content of the directory is kept, and how a user removes it who does not need it.
+fn refusal(dir: &Path, error: StoreError) -> anyhow::Error {
+    let by_hand = match error {
+        StoreError::Damaged { .. } | StoreError::Misplaced { .. } | StoreError::Newer { .. } => {
+            format!(
+                "; if its data is not needed, and no machine of the cluster runs, remove its files with: rm {}/config-*",
+                quoted(dir)
+            )
+        }
+        _ => String::new(),
+    };
+    anyhow::anyhow!("kept the configuration: {error}{by_hand}")
+}

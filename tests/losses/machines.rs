@@ -1,0 +1,230 @@
+//! The processes of a run, and what is judged at its end.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use farm::farm_core::membership::configuration::Replica;
+use farm::farm_core::membership::files::FileStore;
+use farm::farm_core::membership::store::ConfigStore;
+
+use crate::run::{ACCOUNTS, CHILD, Dir, EACH, KEYS, LOOPS, MACHINES, PROGRAM, wait_for};
+
+/// Returns the numbers in a file.
+fn numbers(path: &Path) -> Vec<u64> {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let words = bytes.chunks_exact(8);
+    words
+        .map(|word| u64::from_le_bytes(word.try_into().unwrap()))
+        .collect()
+}
+
+pub(crate) struct Machines {
+    /// Name of the cluster.
+    cluster: String,
+    pub(crate) dir: Dir,
+    /// The processes, by their numbers less one; `None` for those that were killed.
+    children: Vec<Option<Child>>,
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if std::thread::panicking() {
+            for id in self.processes() {
+                let log = self.dir.read(&format!("log-{id}")).unwrap_or_default();
+                eprintln!("log of process {id}:\n{log}");
+            }
+            let _ = std::process::Command::new("cp")
+                .arg("-r")
+                .arg(&self.dir.0)
+                .arg("/tmp/kept-run")
+                .status();
+            let _ = std::process::Command::new("sh")
+                .arg("-c")
+                .arg("ls -la /dev/shm > /tmp/kept-run/shm")
+                .status();
+        }
+        // What they have kept.
+        for file in std::fs::read_dir("/dev/shm").unwrap().flatten() {
+            if file.file_name().to_string_lossy().ends_with(&self.cluster) {
+                let _ = std::fs::remove_file(file.path());
+            }
+        }
+        let _ = std::fs::remove_dir_all(&self.dir.0);
+    }
+}
+
+impl Machines {
+    pub(crate) fn start(name: &str, replicas: usize) -> Self {
+        Self::start_with(name, replicas, MACHINES)
+    }
+
+    /// Starts machines 1 to `machines`, of which [`PROGRAM`] is the one without memory.
+    pub(crate) fn start_with(name: &str, replicas: usize, machines: u16) -> Self {
+        let name = format!("{name}-{}", std::process::id());
+        let dir = std::env::temp_dir().join(format!("farm-{name}"));
+        std::fs::create_dir_all(&dir).unwrap();
+        let text = format!(
+            "[cluster]\nname = \"{name}\"\n\
+             [memory]\nregion_bytes = \"2MiB\"\nhuge_pages = \"off\"\nper_machine_bytes = \"8MiB\"\n\
+             [rings]\nring_bytes = \"256KiB\"\nmax_message_bytes = \"16KiB\"\nlog_bytes = \"512KiB\"\n\
+             [durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\n\
+             [[machine]]\nid = 1\n[[machine]]\nid = 2\nworkers = 2\n[[machine]]\nid = 3\n\
+             [[machine]]\nid = {PROGRAM}\nmemory_bytes = 0\n",
+            dir.join("store").display(),
+        );
+        std::fs::write(dir.join("farm.toml"), text).unwrap();
+        let dir = Dir(dir);
+        let children = (1..=machines).map(|id| Some(child(&dir.0, id, [id, machines])));
+        let children = children.collect();
+        let cluster = name;
+        Self {
+            cluster,
+            dir,
+            children,
+        }
+    }
+
+    /// Starts a machine again, by another process. Returns the number of the process.
+    pub(crate) fn start_again(&mut self, machine: u16) -> u16 {
+        let others = self.children.len() as u16;
+        let process = others + 1;
+        self.children
+            .push(Some(child(&self.dir.0, machine, [process, others])));
+        process
+    }
+
+    pub(crate) fn processes(&self) -> std::ops::RangeInclusive<u16> {
+        1..=self.children.len() as u16
+    }
+
+    pub(crate) fn left(&self) -> Vec<u16> {
+        let is_left = |id: &u16| self.children[usize::from(*id) - 1].is_some();
+        self.processes().filter(is_left).collect()
+    }
+
+    pub(crate) fn reported(&self, process: u16) -> Vec<u64> {
+        numbers(&self.dir.reported(process))
+    }
+
+    pub(crate) fn all_reported(&self) -> u64 {
+        let left = self.left().into_iter();
+        left.map(|id| self.reported(id).iter().sum::<u64>()).sum()
+    }
+
+    /// Waits until a process has reported a transfer.
+    pub(crate) fn wait_for_first(&self, process: u16) {
+        wait_for("the first transfer", || {
+            self.reported(process)
+                .iter()
+                .any(|count| *count > 0)
+                .then_some(())
+        });
+    }
+
+    /// Waits until the processes that are left have reported this number of further transfers.
+    pub(crate) fn wait_for_transfers(&self, count: u64) {
+        let before = self.all_reported();
+        wait_for("transfers", || {
+            (self.all_reported() >= before + count).then_some(())
+        });
+    }
+
+    /// Waits until all machines with memory are members, and all regions have this number of full copies.
+    pub(crate) fn wait_until_full(&self, replicas: usize) {
+        let mut store = FileStore::at(&self.dir.path("store"), &self.cluster);
+        wait_for("full copies", || {
+            let newest = store.read().unwrap()?;
+            let storing = newest.running().filter(|member| member.stores).count();
+            let all_full = newest.regions.iter().all(|region| {
+                region.replicas.len() == replicas && region.replicas.iter().all(Replica::is_full)
+            });
+            (storing == usize::from(MACHINES) && all_full).then_some(())
+        });
+    }
+
+    pub(crate) fn kill(&mut self, process: u16) {
+        let mut child = self.children[usize::from(process) - 1].take().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    /// Kills all processes that are left, at once.
+    pub(crate) fn kill_all(&mut self) {
+        for child in self.children.iter_mut().flatten() {
+            child.kill().unwrap();
+        }
+        for child in &mut self.children {
+            if let Some(mut child) = child.take() {
+                child.wait().unwrap();
+            }
+        }
+    }
+
+    /// Ends the transfers, and compares what is there with what was reported.
+    pub(crate) fn judge(&mut self) {
+        self.dir.write("enough", "");
+        let (left, processes) = (self.left(), self.processes());
+        for id in &left {
+            wait_for("the end of the transfers", || {
+                self.dir.read(&format!("ended-{id}"))
+            });
+        }
+        let reader = format!("{} {}", left[0], processes.end());
+        self.dir.write("reader", &reader);
+        let sums = wait_for("the sums", || self.dir.read("sums"));
+        let sums: Vec<i64> = sums.lines().map(|line| line.parse().unwrap()).collect();
+        let mut total = 0;
+        for (id, of_process) in processes.clone().zip(sums.chunks(LOOPS + ACCOUNTS)) {
+            total += of_process[LOOPS..].iter().sum::<i64>();
+            let may_be_one_more = u64::from(!left.contains(&id));
+            for (reported, found) in self.reported(id).into_iter().zip(of_process) {
+                let may_be = reported..=reported + may_be_one_more;
+                let found = *found as u64;
+                assert!(
+                    may_be.contains(&found),
+                    "process {id}: {reported} reported, {found} found"
+                );
+            }
+        }
+        assert_eq!(total, EACH * (ACCOUNTS * self.children.len()) as i64);
+        let pairs = self.dir.read("pairs").unwrap();
+        let mut pairs = pairs.lines().map(|line| line.parse::<u64>().unwrap());
+        let (len, mut stored) = (pairs.next().unwrap(), 0);
+        for id in processes {
+            let mut put = numbers(&self.dir.put(id));
+            put.resize(KEYS as usize, 0);
+            let highest = put.iter().max().unwrap() + 1;
+            for (reported, found) in put.into_iter().zip(&mut pairs) {
+                let is_next = found == highest && !left.contains(&id);
+                assert!(
+                    found == reported || is_next,
+                    "process {id}: {reported} reported, {found} found"
+                );
+                stored += u64::from(found > 0);
+            }
+        }
+        assert_eq!(len, stored);
+        self.dir.write("end", "");
+        for child in &mut self.children {
+            if let Some(mut child) = child.take() {
+                assert!(child.wait().unwrap().success());
+            }
+        }
+    }
+}
+
+pub(crate) fn child(dir: &Path, machine: u16, [process, begin]: [u16; 2]) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "program::a_machine", "--nocapture"])
+        .env(
+            CHILD,
+            format!("{machine}:{process}:{begin}:{}", dir.display()),
+        )
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap()
+}

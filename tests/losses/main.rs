@@ -1,0 +1,105 @@
+//! Processes are killed while all machines of a cluster run transactions: some of them, and the others go on, or all, and the next ones go
+//! on with what they have left. Nothing that was reported is lost.
+
+mod all;
+mod machines;
+mod program;
+mod run;
+
+use std::time::Duration;
+
+use machines::{Machines, child};
+use run::{MACHINES, PROGRAM, ROUNDS};
+
+#[test]
+fn the_others_go_on_when_a_machine_is_killed() {
+    for killed in 1..=MACHINES {
+        let mut machines = Machines::start(&format!("loses-{killed}"), 2);
+        machines.wait_for_transfers(500);
+        machines.kill(killed);
+        machines.wait_for_transfers(500);
+        machines.judge();
+    }
+}
+
+#[test]
+fn the_last_machine_goes_on_when_two_are_killed_at_once() {
+    for last in 1..=MACHINES {
+        let mut machines = Machines::start(&format!("left-{last}"), 3);
+        machines.wait_for_transfers(500);
+        let killed = (1..=MACHINES).filter(|machine| *machine != last);
+        killed.for_each(|machine| machines.kill(machine));
+        machines.wait_for_transfers(500);
+        machines.judge();
+    }
+}
+
+/// A program without memory is killed and comes back while the others recover, while the manager is lost, and when a machine is no
+/// member any more.
+#[test]
+fn programs_without_memory_are_killed_and_come_back() {
+    let mut machines = Machines::start_with("programs", 2, PROGRAM);
+    machines.wait_for_transfers(500);
+    // It comes back at once, while the others recover.
+    machines.kill(PROGRAM);
+    let second = machines.start_again(PROGRAM);
+    machines.wait_for_first(second);
+    machines.wait_for_transfers(500);
+    // The next one finds a manager that is lost, or another one.
+    machines.kill(second);
+    let third = machines.start_again(PROGRAM);
+    machines.kill(1);
+    machines.wait_for_first(third);
+    machines.wait_for_transfers(500);
+    machines.kill(third);
+    let fourth = machines.start_again(PROGRAM);
+    machines.wait_for_first(fourth);
+    machines.judge();
+}
+
+/// Each machine in turn is killed and comes back. When it has full copies again, the next one is killed: of the processes that began, none
+/// is left in the end. [`ROUNDS`] sets how often each machine is killed.
+#[test]
+fn machines_with_memory_come_back() {
+    let rounds = std::env::var(ROUNDS).map_or(2, |rounds| rounds.parse().unwrap());
+    for replicas in [2, 3] {
+        let mut machines = Machines::start(&format!("returns-{replicas}"), replicas);
+        machines.wait_for_transfers(200);
+        let mut last = [1, 2, 3];
+        for round in 0..rounds {
+            for machine in 1..=MACHINES {
+                let at = usize::from(machine) - 1;
+                machines.kill(last[at]);
+                if round % 2 == 1 {
+                    machines.wait_for_transfers(200);
+                }
+                last[at] = machines.start_again(machine);
+                machines.wait_for_first(last[at]);
+                machines.wait_until_full(replicas);
+            }
+        }
+        machines.wait_for_transfers(200);
+        machines.judge();
+    }
+}
+
+/// The machine that comes back is killed again at many moments: while it connects, joins and is filled.
+#[test]
+fn a_machine_that_comes_back_is_killed_again() {
+    let mut machines = Machines::start("again", 3);
+    machines.wait_for_transfers(200);
+    machines.kill(2);
+    for number in 0..20 {
+        let mut idle = child(&machines.dir.0, 2, [1000 + number, 0]);
+        std::thread::sleep(Duration::from_millis(5 * u64::from(number)));
+        idle.kill().unwrap();
+        idle.wait().unwrap();
+    }
+    machines.wait_for_transfers(200);
+    let last = machines.start_again(2);
+    machines.wait_for_first(last);
+    machines.wait_until_full(3);
+    machines.kill(1);
+    machines.wait_for_transfers(200);
+    machines.judge();
+}
