@@ -9,7 +9,7 @@ use std::time::Duration;
 use farm_core::config::Config;
 use farm_core::fabric::Patience;
 use farm_core::ids::MachineId;
-use farm_core::machine::{Machine, start_all};
+use farm_core::machine::{Machine, forget_kept, start_all};
 use farm_graph::Schema;
 use farm_kv::TableSpec;
 use farm_txn::Transaction;
@@ -33,9 +33,12 @@ const LOCAL_MACHINE_BYTES: u64 = 1 << 30;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A cluster, with the machines that run in this process. Dropping it stops them, as does the end of the process by a
-/// signal such as Ctrl-C, and removes all of their files.
+/// signal such as Ctrl-C, and removes their files, but not the data of a cluster with `durability.mode = "memory"`, unless
+/// it is [local](Cluster::local).
 pub struct Cluster {
     config: Config,
+    /// Whether no other process can go on with its data.
+    is_local: bool,
     machines: Arc<Mutex<Vec<Machine>>>,
     farms: Vec<Farm>,
     /// Answer `farm status`. Dropped before the machines stop.
@@ -56,6 +59,7 @@ impl std::fmt::Debug for Cluster {
 pub struct Starting {
     config: Result<Config>,
     own: Own,
+    is_local: bool,
     handles_signals: bool,
 }
 
@@ -84,7 +88,10 @@ impl Cluster {
         config.cluster.name = format!("local-{}-{number}", std::process::id());
         config.memory.region_bytes = LOCAL_REGION_BYTES;
         config.memory.per_machine_bytes = LOCAL_MACHINE_BYTES;
-        Self::from_config(config)
+        Starting {
+            is_local: true,
+            ..Self::from_config(config)
+        }
     }
 
     /// Describes the cluster of a configuration, all of whose machines run in this process.
@@ -225,8 +232,19 @@ impl Cluster {
     pub fn stop(mut self) -> Result<()> {
         self.status.clear();
         let stopped = stop(&self.machines);
+        self.forget();
         self.wait_for_signal();
         stopped
+    }
+
+    /// Removes the data of a local cluster.
+    fn forget(&self) {
+        if self.is_local
+            && self.config.survives_losses()
+            && let Err(error) = forget_kept(&self.config)
+        {
+            tracing::warn!(%error, "cannot remove the memory of the cluster");
+        }
     }
 
     /// If a signal has stopped the machines, waits until it has ended the process.
@@ -272,6 +290,7 @@ impl Drop for Cluster {
         if let Err(error) = stop(&self.machines) {
             tracing::warn!(%error, "a machine of the cluster had failed");
         }
+        self.forget();
         self.wait_for_signal();
     }
 }
@@ -281,6 +300,7 @@ impl Starting {
         Self {
             config,
             own,
+            is_local: false,
             handles_signals: true,
         }
     }
@@ -317,7 +337,7 @@ impl Starting {
     /// [`Kind::Invalid`] for a configuration that is not possible; [`Kind::Start`] if the name is in use, memory or a
     /// device is missing, or the other machines did not appear.
     pub fn start(self) -> Result<Cluster> {
-        let config = self.config?;
+        let (config, is_local) = (self.config?, self.is_local);
         // The lock is held until the machines run, so that a signal waits for that, or for the end of the attempt.
         let running = Arc::new(Mutex::new(Vec::new()));
         let cancelled = Arc::new(AtomicBool::new(false));
@@ -356,6 +376,7 @@ impl Starting {
         drop(machines);
         Ok(Cluster {
             config,
+            is_local,
             machines: running,
             farms,
             status,

@@ -83,7 +83,6 @@ fn attempt(worker: &mut Worker, node: u64, (): ()) {
             }
             // Its objects were made on one machine, and their copies became primaries on several.
             Err(GraphError::Tx(TxError::Address(AddressError::Elsewhere { .. }))) => {
-                mark("graph: an operation reaches another machine");
                 graph(worker).owner.all[key].reply.leave_to_requester();
             }
             Err(error) => graph(worker).owner.all[key].reply.refused(&error),

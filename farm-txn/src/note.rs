@@ -1,5 +1,7 @@
 //! The word that is stored beside a log when its records are freed.
 
+use farm_core::mutants;
+
 /// Bits of the low bound. The others are the last ones of the number of the configuration.
 const LOW_BITS: u32 = 48;
 const LOW: u64 = (1 << LOW_BITS) - 1;
@@ -12,6 +14,9 @@ pub(crate) fn encode(configuration: u64, low: u64) -> u64 {
 
 /// Returns the configuration and the low bound of a word that was stored no later than in `newest`.
 pub fn decode(word: u64, newest: u64) -> (u64, u64) {
+    if mutants::is_on("low bound of an earlier configuration") {
+        return (newest.saturating_sub(1), word & LOW);
+    }
     let before = (newest << LOW_BITS).wrapping_sub(word & !LOW) >> LOW_BITS;
     (newest.saturating_sub(before), word & LOW)
 }

@@ -10,7 +10,7 @@ use crate::run::{MACHINES, PROGRAM, ROUNDS};
 #[test]
 fn all_processes_are_killed() {
     let rounds = std::env::var(ROUNDS).map_or(3, |rounds| rounds.parse().unwrap());
-    for replicas in [2, 3] {
+    for replicas in [1, 2, 3] {
         let mut machines = Machines::start_with(&format!("all-{replicas}"), replicas, PROGRAM);
         machines.wait_for_transfers(200);
         for round in 0..rounds {

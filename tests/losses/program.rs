@@ -84,7 +84,6 @@ fn a_machine() {
     let (machine, id, begin, dir) = (number(0), number(1), number(2), Dir(how[3].into()));
     let log = File::create(dir.path(&format!("log-{id}"))).unwrap();
     tracing_subscriber::fmt()
-        .with_max_level(tracing_subscriber::filter::LevelFilter::DEBUG)
         .with_ansi(false)
         .with_writer(log)
         .init();

@@ -11,7 +11,7 @@ use farm_core::config::Config;
 use farm_core::config::host::run_dir;
 use farm_core::fabric::shm::{find_stale_files, remove_stale_files};
 use farm_core::ids::MachineId;
-use farm_core::machine::newest_configuration;
+use farm_core::machine::{forget_kept, newest_configuration};
 use farm_core::membership::configuration::{RegionReplicas, Replica};
 
 use super::LossOptions;
@@ -221,6 +221,8 @@ impl Drop for Machines {
             let _ = machine.child.kill();
             let _ = machine.child.wait();
         }
+        // `farm clean` removes what stays.
+        let _ = forget_kept(&self.config);
         let Config {
             cluster, memory, ..
         } = &self.config;

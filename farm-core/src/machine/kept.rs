@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::MachineError;
 use super::parts::ring_format;
 use crate::config::Config;
-use crate::config::host::store_dir;
+use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::Exporter as ShmExporter;
-use crate::fabric::shm::kept::{KeptFile, KeptName, forget, map};
+use crate::fabric::shm::kept::{KeptFile, KeptName, find_journals, forget, map, of_cluster};
 use crate::fabric::{Capability, Exporter};
 use crate::ids::{MachineId, RegionId};
 use crate::kept::{Journal, Kept, KeptError, Segments};
@@ -296,6 +296,23 @@ impl Kept for KeptFiles {
         let cleared = self.journal().clear(before);
         cleared.map_err(|error| KeptError(error.to_string()))
     }
+}
+
+/// Removes what the machines of a cluster have kept in shared memory, and their journals. Its configuration stays. To be called when none of
+/// them runs, and the data is not needed.
+///
+/// # Errors
+/// The error of the first file that could not be removed.
+pub fn forget_kept(config: &Config) -> io::Result<()> {
+    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
+    let files = of_cluster(&run_dir, &config.memory.dir, cluster)?;
+    files.iter().try_for_each(forget)?;
+    for journal in find_journals(&run_dir, cluster)? {
+        std::fs::remove_file(journal).or_else(is_gone)?;
+    }
+    // Fails while there is something else.
+    let _ = std::fs::remove_dir(run_dir.join(cluster));
+    Ok(())
 }
 
 /// Returns the exporter of a machine that keeps what it has.

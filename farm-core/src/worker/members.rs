@@ -16,13 +16,13 @@ use std::time::Duration;
 use super::{Cont, Worker};
 use crate::fabric::Departure;
 use crate::ids::{MachineId, WorkerId, WorkerRef};
-use crate::marks;
 use crate::membership::configuration::{Configuration, Process};
 use crate::membership::manager::Manager;
 use crate::membership::reconfiguration::{Action, Message, Probed, Reconfiguration};
 use crate::membership::writer::{Access, ConfigAccess};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::time::Nanos;
+use crate::{marks, mutants};
 
 /// Long messages: a [`Message`]; then the number of a configuration: to the own workers, apply it, it is in effect; from them, it is
 /// applied; to the manager, a machine has recovered; from it, all have.
@@ -168,7 +168,10 @@ impl Worker {
             if let Some(manager) = &mut self.recorder.manager {
                 manager.on_left(process);
             }
-            if let Some(kept) = self.kept.as_ref().filter(|_| self.members.driver.is_some()) {
+            let is_first = self.members.driver.is_some();
+            if let Some(kept) = self.kept.as_ref().filter(|_| is_first)
+                && !mutants::is_on("logs of a process that has left are kept")
+            {
                 kept.left(process);
             }
             let driver = self.members.driver.as_ref();

@@ -125,6 +125,13 @@ pub const ALL: &[Mutant] = &[
     mutant("region served before its locks", "append-survived"),
     mutant("pull over newer", "append-survived"),
     mutant("taken slot handed out", "churn-survived"),
+    mutant("what was drained is not kept", "append-restarted"),
+    mutant("what was told is not kept", "append-restarted"),
+    mutant("low bound of an earlier configuration", "append-restarted"),
+    mutant(
+        "logs of a process that has left are kept",
+        "smallbank-restarted",
+    ),
 ];
 
 /// The result of a hunt for a mutant.

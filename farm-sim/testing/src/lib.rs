@@ -8,19 +8,32 @@ use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use farm_core::config::Config;
-use farm_core::machine::{Attach, Machine, start_all};
+use farm_core::machine::{Attach, Machine, forget_kept, start_all};
 use farm_core::worker::Worker;
 use tempfile::TempDir;
 
 /// Longest wait of [`receive`].
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The machines of a cluster, all in this process. Dropping it stops them.
+/// The machines of a cluster, all in this process. Dropping it stops them, and removes what they keep.
 pub struct TestCluster {
     /// The machines, in the order of the configuration. A test that ends some of them before the others moves them out.
     pub machines: Vec<Machine>,
+    /// Dropped after the machines.
+    _kept: Kept,
     /// Dropped after the machines, which have their sockets in it.
     _run_dir: TempDir,
+}
+
+/// What the machines of this configuration keep. Dropping it removes that.
+struct Kept(Config);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if self.0.survives_losses() {
+            forget_kept(&self.0).expect("what a cluster has kept can be removed");
+        }
+    }
 }
 
 impl TestCluster {
@@ -43,6 +56,7 @@ impl TestCluster {
         let machines = start_all(&config, &attach);
         Self {
             machines: machines.unwrap_or_else(|error| panic!("{name} did not start: {error}")),
+            _kept: Kept(config),
             _run_dir: run_dir,
         }
     }

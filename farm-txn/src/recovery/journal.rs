@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use farm_core::ids::{RegionId, WorkerRef};
 use farm_core::kept::{Kept, KeptError};
+use farm_core::marks;
 use farm_core::ring::KeptRecords;
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +92,10 @@ impl Resumed {
                     resumed.drained.extend(starts);
                 }
                 Entry::Begun { recovered, .. } => resumed.begin(recovered),
-                Entry::Told(told) => told.into_iter().for_each(|told| resumed.known.apply(told)),
+                Entry::Told(told) => {
+                    marks::mark("kept: an earlier process was told something by recovery");
+                    told.into_iter().for_each(|told| resumed.known.apply(told));
+                }
             }
         }
         Ok(resumed)
@@ -109,6 +113,9 @@ impl Resumed {
             std::mem::take(&mut self.known),
         );
         let (known, ended) = drain.finish(known);
+        if !ended.is_empty() {
+            marks::mark("kept: transactions that had ended are ended again");
+        }
         self.known = known;
         for (id, regions) in self.suspended.drain(..) {
             self.known.add_tx(id, regions);
@@ -146,6 +153,9 @@ impl Resumed {
             }
         }
         if !starts.is_empty() {
+            if !found.records.is_empty() {
+                marks::mark("kept: records in logs of an earlier process");
+            }
             let entry = || Entry::Earlier(found.clone(), starts);
             keep(Some(kept), configuration, entry).map_err(KeptError)?;
             self.add(found)?;
@@ -161,17 +171,20 @@ mod tests {
 
     use farm_core::fabric::Capability;
     use farm_core::ids::{MachineId, WorkerId};
+    use farm_core::mem::Memory;
     use farm_core::membership::configuration::{Configuration, Process};
-    use farm_core::ring::KeptLog;
+    use farm_core::ring::{
+        self, Header, KeptLog, KeptState, OwnLog, RecordIntegrity, log_record_bytes,
+    };
 
     use super::*;
-    use crate::record::Kind;
+    use crate::record::{self, Kind};
     use crate::recovery::undecided::InRegion;
     use crate::recovery::{Decision, Evidence};
 
-    /// A journal in memory.
+    /// A journal in memory, and logs that are never forgotten, as if each process was killed before.
     #[derive(Default)]
-    struct Entries(Mutex<Vec<Vec<u8>>>);
+    struct Entries(Mutex<Vec<Vec<u8>>>, Vec<KeptLog>);
 
     impl Kept for Entries {
         fn keep_region(&self, _: RegionId, _: &Capability) -> Result<(), KeptError> {
@@ -183,7 +196,7 @@ mod tests {
         fn connected(&self, _: Process, _: &Capability) {}
         fn left(&self, _: Process) {}
         fn earlier_logs(&self) -> Result<Vec<KeptLog>, KeptError> {
-            Ok(Vec::new())
+            Ok(self.1.clone())
         }
         fn forget_earlier_logs(&self) {}
         fn append(&self, _: u64, entry: &[u8]) -> Result<(), KeptError> {
@@ -259,5 +272,47 @@ mod tests {
         );
         entries.append(5, &[200]).unwrap();
         assert!(Resumed::read(&*entries, 5).is_err());
+    }
+
+    /// Returns a log of a process with one record.
+    fn log_of(id: TxId, boot: u64) -> KeptLog {
+        let (log, state) = (Memory::anonymous(1 << 13), Memory::anonymous(64));
+        let integrity = RecordIntegrity::Checksum;
+        let state = KeptState::new(state);
+        let mut own = OwnLog::new(log.clone(), state.clone(), integrity).unwrap();
+        let mut body = Vec::new();
+        record::encode_head(&mut body, Kind::Abort, id, 0, &[]);
+        assert!(own.try_reserve(log_record_bytes(body.len())));
+        let header = Header {
+            kind: ring::Kind::OneWay,
+            to_worker: WorkerId::FIRST,
+            message_id: Kind::Abort.code(),
+            token: id.sequence,
+        };
+        own.append(header, &[&body]);
+        KeptLog {
+            writer: id.coordinator,
+            boot,
+            log,
+            state,
+            integrity,
+        }
+    }
+
+    /// A process that is killed between the drain of an old log and its removal leaves both to the next one.
+    #[test]
+    fn an_old_log_is_read_once() {
+        let kept: Arc<dyn Kept> = Arc::new(Entries(Mutex::default(), vec![log_of(id(1, 5), 77)]));
+        for configuration in [2, 3] {
+            let mut resumed = Resumed::read(&*kept, configuration).unwrap();
+            resumed.drain_earlier(&kept, configuration).unwrap();
+            let entries = kept.entries().unwrap();
+            assert_eq!(entries.len(), 1);
+            let Ok(Entry::Earlier(found, starts)) = postcard::from_bytes(&entries[0]) else {
+                panic!("{entries:?}");
+            };
+            assert_eq!((found.records.len(), found.configuration), (1, 2));
+            assert_eq!(starts, BTreeSet::from([77]));
+        }
     }
 }

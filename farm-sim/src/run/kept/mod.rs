@@ -22,6 +22,7 @@ use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write};
 use farm_core::region::map::Replicas;
 use farm_core::ring::{KeptRecords, RecordIntegrity};
+use farm_txn::note;
 use farm_txn::record::{FIRST_CONFIGURATION, Kind, Record, RecordError, TxId};
 use farm_txn::recovery::{Drain, EndedHere, Evidence, Findings, Found, Undecided};
 
@@ -92,11 +93,12 @@ impl Kept {
         integrity: RecordIntegrity,
         drains: &mut BTreeMap<MachineId, Drain>,
     ) -> Result<(), String> {
-        let (machine, low) = (log.machine, log.state.note());
-        self.findings
-            .add_low(machine, (FIRST_CONFIGURATION, log.writer), low);
+        let machine = log.machine;
+        let (configuration, low) = note::decode(log.state.note(), FIRST_CONFIGURATION);
+        let coordinator = (configuration, log.writer);
+        self.findings.add_low(machine, coordinator, low);
         let drain = drains.entry(machine).or_default();
-        drain.add_low((FIRST_CONFIGURATION, log.writer), low);
+        drain.add_low(coordinator, low);
         let mut records = KeptRecords::new(log.log.clone(), &log.state, integrity)
             .map_err(|error| error.to_string())?;
         while let Some(found) = records.next().map_err(|error| error.to_string())? {
