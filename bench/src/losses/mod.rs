@@ -55,7 +55,7 @@ pub fn run(
     progress: Progress<'_>,
 ) -> Result<LossReport> {
     ensure!(
-        config.survives_losses(),
+        config.survives_losses() && config.replicas() > 1,
         "this configuration does not survive the loss of a machine: that needs durability.mode = \"memory\", durability.replicas of 2 \
          or more, and shared memory"
     );

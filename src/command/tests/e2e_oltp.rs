@@ -338,7 +338,8 @@ fn a_command_with_copies_of_its_data_runs_again() {
         let report = measure(&place, "smallbank", &copies);
         check_run(only_run(&report), 2, 1);
     }
-    // A directory that the user names is kept, and a run that finds a configuration there refuses.
+    // A directory that the user names is kept, with the data, and a run that finds a configuration there refuses.
+    place.keeps_data();
     let store = place.path("store");
     let named = format!("durability.dir={}", store.display());
     let named = [&copies[..], &["--set", &named]].concat();

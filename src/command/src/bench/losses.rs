@@ -20,7 +20,8 @@ pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
     let name: String = config.cluster.name.chars().take(32).collect();
     config.cluster.name = format!("{name}-losses");
     config.validate()?;
-    if !config.survives_losses() || config.machines.len() < 2 {
+    let has_copies = config.replicas() > 1 && config.machines.len() > 1;
+    if !config.survives_losses() || !has_copies {
         return Err(Usage::error(
             "this configuration does not survive the loss of a machine, so there is nothing to measure; that needs cluster.fabric = \
              \"shm\", two or more machines, and durability.replicas of 2 or more",

@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use farm_core::config::Config;
+use farm_core::config::host::store_dir;
 use farm_core::ids::MachineId;
+use farm_core::membership::earlier::{Found, find};
 
 use crate::scratch::Scratch;
 use protocol::{News, Order};
@@ -86,6 +88,23 @@ pub(crate) struct Cluster {
     _dir: Scratch,
 }
 
+/// Checks that the cluster of a command finds no data: the command would not be the first to use it.
+fn check_new(config: &Config) -> anyhow::Result<()> {
+    if !config.is_logged() {
+        return Ok(());
+    }
+    let dir = store_dir(config);
+    match find(&dir, &config.cluster.name)? {
+        Found::Earlier(_) => bail!(
+            "{} has the configuration of a cluster that ran before, and this command begins with an empty one: remove what that \
+             cluster has left with `farm destroy` and the options --config and --set of this command, or set durability.dir to \
+             another directory",
+            dir.display()
+        ),
+        Found::Nothing | Found::InUse => Ok(()),
+    }
+}
+
 impl Cluster {
     /// Starts every machine of the configuration, and waits until all machines are connected.
     pub(crate) fn start(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
@@ -103,6 +122,7 @@ impl Cluster {
             .context("the configuration of the nodes needs a file")?;
         let mut config = config.clone();
         dir.keep_store_of(&mut config);
+        check_new(&config)?;
         let file = dir.path().join("cluster.toml");
         std::fs::write(&file, config.to_toml()).with_context(|| {
             format!(
