@@ -78,9 +78,10 @@ impl Begin {
 
 impl Machine {
     /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
-    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run, and so does one that
-    /// they have lost. If they survive the loss of a machine, it waits until it has joined, and begins again if they have changed the
-    /// configuration meanwhile. If it stores memory, and is connected, it waits as long as it takes: memory for its copies is made first.
+    /// [`Duration`](std::time::Duration) converts to it), and runs its workers. A machine that stores nothing joins these when they run,
+    /// and so does one that they have lost. If they survive the loss of a machine, it waits until it has joined, and begins again if they
+    /// have changed the configuration meanwhile. If it stores memory, and is connected, it waits as long as it takes: memory for its
+    /// copies is made first. If all had ended, the machines go on with what their processes have [kept](crate::kept).
     ///
     /// # Errors
     /// [`MachineError`] when the configuration is invalid, the cluster's name is in use, memory is
