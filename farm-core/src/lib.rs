@@ -12,6 +12,7 @@ pub mod alloc;
 pub mod config;
 pub mod control;
 pub mod fabric;
+mod files;
 pub mod ids;
 pub mod kept;
 pub mod limits;

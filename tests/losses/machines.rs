@@ -53,7 +53,7 @@ impl Machines {
         Self::start_with(name, replicas, MACHINES)
     }
 
-    /// Starts machines 1 to `machines`, of which [`PROGRAM`] is the one without memory.
+    /// Starts machines 1 to `machines`. Machine [`PROGRAM`] has no memory.
     pub(crate) fn start_with(name: &str, replicas: usize, machines: u16) -> Self {
         let name = format!("{name}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("farm-{name}"));

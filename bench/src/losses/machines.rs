@@ -210,8 +210,8 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        // A machine stops when its standard input is closed. All are told before this waits for the first one: so they stop in order, and
-        // remove their files.
+        // A machine stops when its standard input is closed. Closes all of them before it waits for the first one, so that all stop in
+        // order, and remove their files.
         let returned = std::mem::take(&mut self.returned);
         self.all.extend(returned.into_iter().map(Some));
         self.left().for_each(|machine| machine.orders = None);

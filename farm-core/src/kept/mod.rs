@@ -52,7 +52,7 @@ pub trait Kept: Send + Sync {
     /// of its machine may count its own from 1 again: its logs must not be read any more.
     fn left(&self, process: Process);
 
-    /// Returns the logs of earlier processes of this machine. Nobody writes them.
+    /// Returns the logs of earlier processes of this machine. Their writers do not write to them any more.
     ///
     /// # Errors
     /// [`KeptError`].

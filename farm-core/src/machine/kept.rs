@@ -1,6 +1,6 @@
 //! What a machine on shared memory keeps beyond its process, in files ([`crate::kept`]).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,6 +11,7 @@ use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::Exporter as ShmExporter;
 use crate::fabric::shm::kept::{KeptFile, KeptName, find_journals, forget, map, of_cluster};
 use crate::fabric::{Capability, Exporter};
+use crate::files::unless_gone;
 use crate::ids::{MachineId, RegionId};
 use crate::kept::{Journal, Kept, KeptError, Segments};
 use crate::mem::Memory;
@@ -77,9 +78,7 @@ impl KeptFiles {
             what,
             configuration: newest.version,
         };
-        let all = newest.regions.iter();
-        let own = all.filter(|region| region.is_full_on(me));
-        let own: Vec<RegionId> = own.map(|region| region.region).collect();
+        let own: Vec<RegionId> = newest.full_on(me).collect();
         let path = exporter.journal(before);
         if !path.exists() {
             // A process that ended while it joined had nothing that is needed.
@@ -153,49 +152,53 @@ impl KeptFiles {
     /// Handles that this process is a member of the newest configuration: removes what other processes of this machine have kept.
     pub(super) fn on_member(&self) {
         note(self.exporter.keep_member());
-        self.forget(|_| true);
+        for (boot, files) in self.others() {
+            self.forget(boot, &files);
+        }
     }
 
     /// Handles that no process of this machine is a member of the newest configuration: removes what processes have kept that were members
     /// once. Another one may have asked to join, and be recorded after its end.
     pub(super) fn on_no_member(&self) {
-        let files = self.exporter.kept().unwrap_or_default();
-        let members = files.iter().filter(|file| file.what == KeptName::Member);
-        let members: BTreeSet<u64> = members.map(|file| file.boot).collect();
-        self.forget(|boot| members.contains(&boot));
+        for (boot, files) in self.others() {
+            if files.iter().any(|file| file.what == KeptName::Member) {
+                self.forget(boot, &files);
+            }
+        }
     }
 
     /// Handles that this process ends before it has been a member, with nothing that is needed. Removes what it has kept.
     pub(super) fn on_failed_start(&self) {
-        for file in self.own().unwrap_or_default() {
-            note(forget(&file));
-        }
-        let journal = self.exporter.journal(self.exporter.boot());
-        note(std::fs::remove_file(journal).or_else(is_gone));
+        let files = self.own().unwrap_or_default();
+        self.forget(self.exporter.boot(), &files);
     }
 
-    /// Removes what other starts of this machine have kept.
-    fn forget(&self, starts: impl Fn(u64) -> bool) {
+    /// Returns what other starts of this machine have kept, by their numbers.
+    fn others(&self) -> BTreeMap<u64, Vec<KeptFile>> {
         let own = self.exporter.boot();
         let files = self.exporter.kept().unwrap_or_default();
-        let others = files
-            .iter()
-            .filter(|file| file.boot != own && starts(file.boot));
-        for file in others {
-            tracing::debug!(file = %file.path.display(), "removing memory of an earlier process");
+        let mut others: BTreeMap<u64, Vec<KeptFile>> = BTreeMap::new();
+        for file in files.into_iter().filter(|file| file.boot != own) {
+            others.entry(file.boot).or_default().push(file);
+        }
+        others
+    }
+
+    /// Removes what a start of this machine has kept: the journal first, as a later start finds it only by the names of the other files.
+    fn forget(&self, boot: u64, files: &[KeptFile]) {
+        note(unless_gone(std::fs::remove_file(
+            self.exporter.journal(boot),
+        )));
+        for file in files {
+            tracing::debug!(file = %file.path.display(), "removing kept memory that is not needed any more");
             note(forget(file));
-            let journal = self.exporter.journal(file.boot);
-            note(std::fs::remove_file(journal).or_else(is_gone));
         }
     }
 
     /// Returns what this process keeps.
     fn own(&self) -> Result<Vec<KeptFile>, KeptError> {
         let boot = self.exporter.boot();
-        let files = self
-            .exporter
-            .kept()
-            .map_err(|error| KeptError(error.to_string()))?;
+        let files = self.exporter.kept().map_err(kept_error)?;
         Ok(files.into_iter().filter(|file| file.boot == boot).collect())
     }
 
@@ -260,13 +263,9 @@ impl Kept for KeptFiles {
     fn earlier_logs(&self) -> Result<Vec<KeptLog>, KeptError> {
         let mut logs = Vec::new();
         for (file, peer, boot) in self.earlier()? {
-            let own = self.workers(self.me);
-            let layout = match peer == self.me {
-                true => SegmentLayout::within(self.format, own),
-                false => SegmentLayout::between(self.format, own, self.workers(peer)),
-            };
-            let memory = map(&file.path, layout.bytes());
-            let memory = memory.map_err(|error| KeptError(error.to_string()))?;
+            let of = |machine| (machine, self.workers(machine));
+            let layout = SegmentLayout::of(self.format, of(self.me), of(peer));
+            let memory = map(&file.path, layout.bytes()).map_err(kept_error)?;
             logs.extend(layout.kept_logs(&memory, peer, boot));
         }
         Ok(logs)
@@ -280,12 +279,12 @@ impl Kept for KeptFiles {
 
     fn append(&self, configuration: u64, entry: &[u8]) -> Result<(), KeptError> {
         let appended = self.journal().append(configuration, entry);
-        appended.map_err(|error| KeptError(error.to_string()))
+        appended.map_err(kept_error)
     }
 
     fn entries(&self) -> Result<Vec<Vec<u8>>, KeptError> {
         let entries = self.journal().entries();
-        entries.map_err(|error| KeptError(error.to_string()))
+        entries.map_err(kept_error)
     }
 
     fn clear_before(&self, configuration: &Configuration) -> Result<(), KeptError> {
@@ -294,7 +293,7 @@ impl Kept for KeptFiles {
         }
         let before = configuration.version.id.saturating_sub(1);
         let cleared = self.journal().clear(before);
-        cleared.map_err(|error| KeptError(error.to_string()))
+        cleared.map_err(kept_error)
     }
 }
 
@@ -308,7 +307,7 @@ pub fn forget_kept(config: &Config) -> io::Result<()> {
     let files = of_cluster(&run_dir, &config.memory.dir, cluster)?;
     files.iter().try_for_each(forget)?;
     for journal in find_journals(&run_dir, cluster)? {
-        std::fs::remove_file(journal).or_else(is_gone)?;
+        unless_gone(std::fs::remove_file(journal))?;
     }
     // Fails while there is something else.
     let _ = std::fs::remove_dir(run_dir.join(cluster));
@@ -325,15 +324,12 @@ fn keeps(config: &Config, me: MachineId, exporter: &Exporter) -> Option<ShmExpor
     }
 }
 
-fn failed(why: impl std::fmt::Display) -> MachineError {
-    MachineError::Kept(KeptError(why.to_string()))
+fn kept_error(why: impl std::fmt::Display) -> KeptError {
+    KeptError(why.to_string())
 }
 
-fn is_gone(error: io::Error) -> io::Result<()> {
-    match error.kind() {
-        io::ErrorKind::NotFound => Ok(()),
-        _ => Err(error),
-    }
+fn failed(why: impl std::fmt::Display) -> MachineError {
+    MachineError::Kept(kept_error(why))
 }
 
 /// Logs that a file could not be removed. It is removed by a later start.

@@ -167,7 +167,12 @@ pub(super) fn resume_with(
     if !met.running.is_empty() {
         return Err(MachineError::RunsAlready(id));
     }
-    let next = resumed(newest, &met.peers)?;
+    let boot = |machine: MachineId| {
+        let peer = met.peers.iter().find(|peer| peer.machine == machine);
+        peer.map(|peer| peer.theirs.boot)
+    };
+    let next = newest.resumed(boot);
+    let next = next.map_err(|machine| MachineError::NotMet(machine, newest.version))?;
     let mut store = FileStore::at(&store_dir(config), &config.cluster.name);
     let mut stored = match next.manager == id {
         true => store.compare_and_swap(&next).map(drop),
@@ -189,21 +194,6 @@ pub(super) fn resume_with(
         }
         std::thread::park_timeout(STORE_LOOK);
     }
-}
-
-/// Returns the configuration that follows when all machines that store memory have started again.
-fn resumed(newest: &Configuration, peers: &[LinkPeer]) -> Result<Configuration, MachineError> {
-    let mut next = newest.next(true);
-    next.expiring.clear();
-    for member in &mut next.members {
-        let peer = peers.iter().find(|peer| peer.machine == member.machine);
-        member.boot = match (member.stores, peer) {
-            (false, _) => 0,
-            (true, Some(peer)) => peer.theirs.boot,
-            (true, None) => return Err(MachineError::NotMet(member.machine, newest.version)),
-        };
-    }
-    Ok(next)
 }
 
 /// Returns whether a machine that stores memory can join others that run.

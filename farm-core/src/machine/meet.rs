@@ -46,10 +46,7 @@ pub(super) fn meet(
     let meets = |machine: &&MachineConfig| joins || !joiners.contains(&machine.id);
     for machine in config.machines.iter().filter(meets) {
         let theirs = usize::from(machine.workers);
-        let layout = match machine.id == id {
-            true => SegmentLayout::within(ring_format(config), workers),
-            false => SegmentLayout::between(ring_format(config), workers, theirs),
-        };
+        let layout = SegmentLayout::of(ring_format(config), (id, workers), (machine.id, theirs));
         let (memory, capability) = export_segment(config, &exporter, (machine.id, layout), kept)?;
         segments.push((machine.id, theirs, memory, capability));
     }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::admission::Admit;
 use super::kept::KeptFiles;
@@ -78,7 +79,7 @@ impl Begin {
 
 impl Machine {
     /// Starts machine `id` of the configuration, waits for the machines that store regions within `patience` (a
-    /// [`Duration`](std::time::Duration) converts to it), and runs its workers. A machine that stores nothing joins these when they run,
+    /// [`Duration`] converts to it), and runs its workers. A machine that stores nothing joins these when they run,
     /// and so does one that they have lost. If they survive the loss of a machine, it waits until it has joined, and begins again if they
     /// have changed the configuration meanwhile. If it stores memory, and is connected, it waits as long as it takes: memory for its
     /// copies is made first. If all had ended, the machines go on with what their processes have [kept](crate::kept).
@@ -112,59 +113,53 @@ impl Machine {
             machine: id,
             waited: patience.most,
         };
+        let start = |begin: &Begin, most| {
+            let patience = Patience { most, ..patience };
+            Self::start_once(config, id, Arc::clone(attach), patience, begin)
+        };
         loop {
-            let begin = Begin::of(config, id)?;
-            if let Some(with_others) = begin.as_ref().filter(|begin| !begin.joins()) {
-                let all = Patience {
-                    most: left(),
-                    ..patience
-                };
-                match Self::start_once(config, id, Arc::clone(attach), all, with_others) {
-                    Err(error) if with_others.may_try_again(&error) && !left().is_zero() => {
+            match Begin::of(config, id)? {
+                None if left().is_zero() || patience.is_cancelled() => return Err(not_joined()),
+                None => std::thread::park_timeout(JOIN_AGAIN),
+                Some(Begin::Joins) => {
+                    // A machine that is awaited may be lost, and the next configuration does not have it.
+                    match start(&Begin::Joins, left().min(JOIN_ATTEMPT)) {
+                        Ok(machine) if machine.has_joined(patience, left) => return Ok(machine),
+                        Ok(_) => {}
+                        Err(error) if error.may_be_of_a_change() && !left().is_zero() => {
+                            tracing::debug!(%error, "cannot join yet");
+                            std::thread::park_timeout(JOIN_AGAIN);
+                        }
+                        Err(error) => return Err(error.after(patience.most)),
+                    }
+                    if left().is_zero() {
+                        return Err(not_joined());
+                    }
+                }
+                Some(begin) => match start(&begin, left()) {
+                    Err(error) if begin.may_try_again(&error) && !left().is_zero() => {
                         tracing::debug!(%error, "cannot start yet");
                         std::thread::park_timeout(JOIN_AGAIN);
-                        continue;
                     }
                     started => return started,
-                }
-            }
-            if begin.is_none() {
-                if left().is_zero() || patience.is_cancelled() {
-                    return Err(not_joined());
-                }
-                std::thread::park_timeout(JOIN_AGAIN);
-                continue;
-            }
-            // A machine that is awaited may be lost, and the next configuration does not have it.
-            let attempt = Patience {
-                most: left().min(JOIN_ATTEMPT),
-                ..patience
-            };
-            match Self::start_once(config, id, Arc::clone(attach), attempt, &Begin::Joins) {
-                Ok(machine) => {
-                    // Memory for its copies may take long to make.
-                    let stores = machine.store.is_used();
-                    let is_over = || left().is_zero() && !stores;
-                    machine.wait_until_joined(|| patience.is_cancelled() || is_over());
-                    let (control, joined) = (&machine.control, machine.store.map().is_complete());
-                    let ends = control.is_stopping() && !control.may_join_again();
-                    if let Some(files) = machine.files.as_ref().filter(|_| joined) {
-                        files.on_member();
-                    }
-                    if joined || ends || patience.is_cancelled() {
-                        return Ok(machine);
-                    }
-                }
-                Err(error) if error.may_be_of_a_change() && !left().is_zero() => {
-                    tracing::debug!(%error, "cannot join yet");
-                    std::thread::park_timeout(JOIN_AGAIN);
-                }
-                Err(error) => return Err(error.after(patience.most)),
-            }
-            if left().is_zero() {
-                return Err(not_joined());
+                },
             }
         }
+    }
+
+    /// Waits until a machine that joins others has joined them, or `left` returns that no time is left. Returns whether it is to go on;
+    /// otherwise it begins again.
+    fn has_joined(&self, patience: Patience<'_>, left: impl Fn() -> Duration) -> bool {
+        // Memory for its copies may take long to make.
+        let stores = self.store.is_used();
+        let is_over = || left().is_zero() && !stores;
+        self.wait_until_joined(|| patience.is_cancelled() || is_over());
+        let joined = self.store.map().is_complete();
+        let ends = self.control.is_stopping() && !self.control.may_join_again();
+        if joined && let Some(files) = &self.files {
+            files.on_member();
+        }
+        joined || ends || patience.is_cancelled()
     }
 
     fn start_once(

@@ -287,6 +287,30 @@ impl Configuration {
         }
     }
 
+    /// Returns the configuration that follows when all machines that store regions have started again, after all processes had ended.
+    /// `boot` returns the number of the new start of a machine.
+    ///
+    /// # Errors
+    /// A machine that stores regions and has no new start.
+    pub fn resumed(&self, boot: impl Fn(MachineId) -> Option<u64>) -> Result<Self, MachineId> {
+        let mut next = self.next(true);
+        next.expiring.clear();
+        for member in &mut next.members {
+            member.boot = match member.stores {
+                true => boot(member.machine).ok_or(member.machine)?,
+                false => 0,
+            };
+        }
+        Ok(next)
+    }
+
+    /// Returns the regions that a machine has as a whole.
+    pub fn full_on(&self, machine: MachineId) -> impl Iterator<Item = RegionId> + '_ {
+        let full = self.regions.iter();
+        let full = full.filter(move |region| region.is_full_on(machine));
+        full.map(|region| region.region)
+    }
+
     /// Returns whether a machine is a member that stores regions.
     pub fn stores(&self, machine: MachineId) -> bool {
         self.member(machine).is_some_and(|member| member.stores)

@@ -9,6 +9,8 @@ use std::time::Duration;
 use fs4::fs_std::FileExt;
 use rustix::fs::{Access, access};
 
+use crate::files::unless_gone;
+
 /// Tries to lock a directory, which fail only while a tool inspects or removes it.
 const MARK_TRIES: u32 = 100;
 /// Tries after which a directory is taken for one in use whose lock others share.
@@ -227,14 +229,6 @@ fn lock_named(file: &File) -> io::Result<()> {
     match file.try_lock_exclusive()? && file.metadata()?.nlink() > 0 {
         true => Ok(()),
         false => Err(io::ErrorKind::AlreadyExists.into()),
-    }
-}
-
-/// Returns `Ok` also if there was no file.
-fn unless_gone(result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        other => other,
     }
 }
 

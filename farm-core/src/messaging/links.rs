@@ -91,6 +91,14 @@ impl SegmentLayout {
         }
     }
 
+    /// Returns the layout of the segment of a machine for a peer, which may be the machine itself, each with its number of workers.
+    pub fn of(format: RingFormat, own: (MachineId, usize), peer: (MachineId, usize)) -> Self {
+        match own.0 == peer.0 {
+            true => Self::within(format, own.1),
+            false => Self::between(format, own.1, peer.1),
+        }
+    }
+
     /// Returns the bytes of the segment.
     pub fn bytes(&self) -> usize {
         self.log_state(self.logs)

@@ -85,7 +85,7 @@ impl Backups {
     /// Makes the memory of a copy now.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why the memory could not be made.
     pub(crate) fn make(&self, region: RegionId, config: &BlockConfig) -> Result<(), String> {
         let made = make(&self.allocate, region, config)?;
         self.add(region, made);

@@ -294,7 +294,7 @@ impl Store {
 
     /// Begins with a configuration, and with the full replicas of this machine that its earlier processes have kept. They are served when
     /// transactions of earlier configurations are recovered. Its other replicas get new memory, and are filled again: a process that was
-    /// killed while it filled them may have left objects locked, of which no record tells.
+    /// killed while it filled them may have left objects locked without a record of the lock.
     ///
     /// # Errors
     /// [`AllocationError`]: the table of a region is damaged, or there is no memory for a replica.

@@ -62,7 +62,7 @@ pub struct KeptLog {
     pub log: Memory,
     /// What is stored beside it.
     pub state: KeptState,
-    /// How complete records are told.
+    /// How a reader determines that a record is complete.
     pub integrity: RecordIntegrity,
 }
 

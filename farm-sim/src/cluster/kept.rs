@@ -45,9 +45,7 @@ impl SimKept {
     pub(super) fn take_over(&self, me: Process, newest: &Configuration) -> Self {
         let mut state = lock(&self.state).clone();
         state.segments = Segments::default();
-        let regions = newest.regions.iter();
-        let own = regions.filter(|region| region.is_full_on(me.machine));
-        let own: Vec<RegionId> = own.map(|region| region.region).collect();
+        let own: Vec<RegionId> = newest.full_on(me.machine).collect();
         state.regions.retain(|region, _| own.contains(region));
         assert_eq!(state.regions.len(), own.len(), "a region was not kept");
         Self {

@@ -121,10 +121,8 @@ impl ClusterLimits {
 
     /// Returns the layout of the segment that one machine exports for another, or for itself.
     pub(super) fn layout(&self, owner: MachineId, peer: MachineId) -> SegmentLayout {
-        match owner == peer {
-            true => SegmentLayout::within(self.ring_format(), self.workers),
-            false => SegmentLayout::between(self.ring_format(), self.workers, self.workers),
-        }
+        let of = |machine| (machine, self.workers);
+        SegmentLayout::of(self.ring_format(), of(owner), of(peer))
     }
 
     /// Makes logs fill up: one worker per machine, with the smallest logs and the most operations in flight.

@@ -32,11 +32,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use farm_core::control::Control;
 use farm_core::ids::{MachineId, RegionId, WorkerRef};
-use farm_core::mem::{LINE_BYTES, Memory};
+use farm_core::mem::Memory;
 use farm_core::messaging::SegmentLayout;
 use farm_core::region::map::Replicas;
 use farm_core::region::store::Store;
-use farm_core::ring::KeptState;
+use farm_core::ring::KeptLog;
 use farm_core::time::Nanos;
 use farm_core::worker::{Inbox, Linking, Worker};
 
@@ -115,18 +115,6 @@ struct Segment {
     peer: MachineId,
     layout: SegmentLayout,
     memory: Memory,
-}
-
-/// A log in the memory of a machine.
-pub struct KeptLog {
-    /// The machine that stores the log.
-    pub machine: MachineId,
-    /// The worker that writes it.
-    pub writer: WorkerRef,
-    /// The log.
-    pub log: Memory,
-    /// What is stored beside it.
-    pub state: KeptState,
 }
 
 /// A region and its replicas on machines whose memory is not lost, the primary first unless it is lost.
@@ -318,23 +306,15 @@ impl Cluster {
             .filter(|machine| !machine.is_lost())
     }
 
-    /// Returns the logs in the memory of machines that is not lost.
-    pub fn kept_logs(&self) -> Vec<KeptLog> {
+    /// Returns the logs in the memory of machines that is not lost, with the machines that store them.
+    pub fn kept_logs(&self) -> Vec<(MachineId, KeptLog)> {
         let mut logs = Vec::new();
         for machine in self.present() {
-            for Segment {
-                peer,
-                layout,
-                memory,
-            } in &machine.process.borrow().segments
-            {
-                let log = |index: usize| KeptLog {
-                    machine: machine.id,
-                    writer: WorkerRef::new(*peer, build::worker_id(index)),
-                    log: memory.window(layout.log(index), self.parts.limits.log_bytes),
-                    state: KeptState::new(memory.window(layout.log_state(index), LINE_BYTES)),
-                };
-                logs.extend((0..layout.logs()).map(log));
+            let boot = self.parts.fabric.boot(machine.id);
+            for segment in &machine.process.borrow().segments {
+                let (layout, peer) = (segment.layout, segment.peer);
+                let kept = layout.kept_logs(&segment.memory, peer, boot);
+                logs.extend(kept.map(|log| (machine.id, log)));
             }
         }
         logs

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use farm_core::ids::MachineId;
-use farm_core::membership::configuration::{Configuration, Member, Process};
+use farm_core::membership::configuration::Process;
 use farm_core::worker::Worker;
 
 use super::{Cluster, Machine};
@@ -27,7 +27,8 @@ impl Cluster {
         let ids: Vec<MachineId> = storing.map(|member| member.machine).collect();
         let before = |id: MachineId| newest.member(id).map_or(0, |member| member.boot);
         ids.iter().for_each(|id| parts.fabric.restart(*id));
-        let next = Arc::new(self.next(&newest));
+        let next = newest.resumed(|id| Some(parts.fabric.boot(id)));
+        let next = Arc::new(next.expect("every simulated machine has a start"));
         let segments = self.segments(&ids, &[]);
         let all = parts.machines.iter().enumerate();
         let places = all.filter(|(_, machine)| ids.contains(&machine.id));
@@ -51,19 +52,5 @@ impl Cluster {
             self.start_process(*place, &segments, (Some(kept), Some(&next)), &attach);
         }
         places
-    }
-
-    /// Returns the configuration that follows when all machines with memory have started again.
-    fn next(&self, newest: &Configuration) -> Configuration {
-        let mut next = newest.next(true);
-        next.expiring.clear();
-        let boot = |member: &Member| match member.stores {
-            true => self.parts.fabric.boot(member.machine),
-            false => 0,
-        };
-        for member in &mut next.members {
-            member.boot = boot(member);
-        }
-        next
     }
 }

@@ -112,7 +112,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     let kept = match plan.limits.replicas {
         0 => Ok(()),
         _ if survives => Ok(()),
-        _ => kept::check(&cluster, plan.limits.integrity)
+        _ => kept::check(&cluster)
             .map(drop)
             .map_err(|why| Failure::new(Judge::Kept, why)),
     };

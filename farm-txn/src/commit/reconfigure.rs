@@ -4,6 +4,7 @@
 //! again. When the configuration is in effect, it drains its logs for the first worker of its machine, which recovers
 //! ([`serve`](crate::recovery::serve)).
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use farm_core::ids::{RegionId, WorkerId, WorkerRef};
@@ -145,7 +146,7 @@ impl Drainer for Taken {
         }
         let configuration = self.found.configuration;
         journal::keep(self.kept.as_ref(), configuration, || {
-            Entry::Drained(self.found.clone())
+            Entry::Drained(Cow::Borrowed(&self.found))
         })
     }
 }

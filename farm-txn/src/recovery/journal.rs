@@ -3,6 +3,7 @@
 //! Everything that was drained is kept before it is freed in the logs, and what recovery tells a machine before anything follows from it.
 //! An old log is never read again.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,11 +20,11 @@ use crate::record::{RecordError, TxId};
 
 /// An entry of the journal. Those of a machine are in the order in which they were made, but workers drain their logs in any order.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) enum Entry {
+pub(crate) enum Entry<'a> {
     /// What a worker has found in its logs.
-    Drained(DrainedLogs),
+    Drained(Cow<'a, DrainedLogs>),
     /// What was in the logs of earlier processes of this machine, and the numbers of their starts.
-    Earlier(DrainedLogs, BTreeSet<u64>),
+    Earlier(Cow<'a, DrainedLogs>, BTreeSet<u64>),
     /// Recovery begins in a configuration, with what was found. Transactions of configurations below `recovered` are forgotten.
     Begun { configuration: u64, recovered: u64 },
     /// What recovery was told.
@@ -34,10 +35,10 @@ pub(crate) enum Entry {
 ///
 /// # Errors
 /// Why it cannot be kept.
-pub(crate) fn keep(
+pub(crate) fn keep<'a>(
     kept: Option<&Arc<dyn Kept>>,
     configuration: u64,
-    entry: impl FnOnce() -> Entry,
+    entry: impl FnOnce() -> Entry<'a>,
 ) -> Result<(), String> {
     let Some(kept) = kept else {
         return Ok(());
@@ -86,9 +87,9 @@ impl Resumed {
             match postcard::from_bytes(&entry)? {
                 // This process has it.
                 Entry::Drained(found) if found.configuration >= configuration => {}
-                Entry::Drained(found) => resumed.add(found)?,
+                Entry::Drained(found) => resumed.add(found.into_owned())?,
                 Entry::Earlier(found, starts) => {
-                    resumed.add(found)?;
+                    resumed.add(found.into_owned())?;
                     resumed.drained.extend(starts);
                 }
                 Entry::Begun { recovered, .. } => resumed.begin(recovered),
@@ -156,7 +157,7 @@ impl Resumed {
             if !found.records.is_empty() {
                 marks::mark("kept: records in logs of an earlier process");
             }
-            let entry = || Entry::Earlier(found.clone(), starts);
+            let entry = || Entry::Earlier(Cow::Borrowed(&found), starts);
             keep(Some(kept), configuration, entry).map_err(KeptError)?;
             self.add(found)?;
         }
@@ -227,9 +228,11 @@ mod tests {
         let entries: Arc<dyn Kept> = Arc::new(Entries::default());
         let region = RegionId::new(1, 1).unwrap();
         let mut known = Undecided::default();
-        let found = |configuration, suspended| DrainedLogs {
-            suspended: vec![(suspended, BTreeSet::from([region]))],
-            ..DrainedLogs::new(configuration)
+        let found = |configuration, suspended| {
+            Cow::Owned(DrainedLogs {
+                suspended: vec![(suspended, BTreeSet::from([region]))],
+                ..DrainedLogs::new(configuration)
+            })
         };
         let add = |configuration, entry: Entry| {
             keep(Some(&entries), configuration, || entry).unwrap();

@@ -1,5 +1,5 @@
-//! `farm destroy`: removes what a cluster with copies has left that has ended: its configuration, the memory of its machines, and their
-//! journals. First it says what that is.
+//! `farm destroy`: removes the data of a cluster with copies that has ended: its configuration, the memory of its machines, and their
+//! journals. It lists them first.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

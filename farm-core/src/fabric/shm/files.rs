@@ -21,6 +21,7 @@ use fs4::fs_std::FileExt;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::memory_name::MemoryName;
+use crate::files::unless_gone;
 use crate::ids::MachineId;
 
 /// Number of retries to take a held lock before the machine of the lock counts as running.
@@ -274,12 +275,7 @@ pub(super) fn is_in_memory(dir: &Path) -> std::io::Result<bool> {
 }
 
 pub(super) fn remove(path: &Path) -> Result<(), StartError> {
-    match std::fs::remove_file(path) {
-        Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-            Err(os("remove", path)(source))
-        }
-        _ => Ok(()),
-    }
+    unless_gone(std::fs::remove_file(path)).map_err(os("remove", path))
 }
 
 pub(super) fn os<'a>(

@@ -15,12 +15,12 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
 
 use super::files::Names;
 use super::machine::Exporter;
-use super::memory_name::{decimal, hash};
+use super::memory_name::{decimal, hash, machine_id};
 use crate::fabric::Capability;
+use crate::files::unless_gone;
 use crate::ids::{MachineId, RegionId};
 use crate::mem::{Access, Mapping, MappingError, Memory};
 
@@ -63,9 +63,8 @@ impl KeptName {
             return RegionId::from_bits(bits).map(Self::Region);
         }
         let mut parts = text.strip_prefix('l')?.splitn(3, '.');
-        let peer: u16 = decimal(parts.next()?)?.try_into().ok()?;
         Some(Self::Logs {
-            peer: MachineId::new(peer)?,
+            peer: machine_id(parts.next()?)?,
             boot: hash(parts.next()?)?,
             key: decimal(parts.next()?)?,
         })
@@ -93,11 +92,10 @@ impl KeptFile {
         let mut part = || parts.next();
         let (farm, identity, machine) = (part()?, part()?, part()?);
         let (boot, what, cluster) = (part()?, part()?, part()?);
-        let number: u16 = decimal(machine.strip_prefix('m')?)?.try_into().ok()?;
         let file = Self {
             identity: hash(identity)?,
             cluster: cluster.to_owned(),
-            machine: MachineId::new(number)?,
+            machine: machine_id(machine.strip_prefix('m')?)?,
             boot: hash(boot)?,
             what: KeptName::parse(what)?,
             path: PathBuf::new(),
@@ -130,9 +128,8 @@ impl KeptMemory {
     /// The file that could not be removed, and why.
     pub fn remove(&self) -> Result<(), (PathBuf, io::Error)> {
         let mut paths = self.paths.iter();
-        paths.try_for_each(|path| match std::fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err((path.clone(), error)),
-            _ => Ok(()),
+        paths.try_for_each(|path| {
+            unless_gone(std::fs::remove_file(path)).map_err(|error| (path.clone(), error))
         })
     }
 }
@@ -197,23 +194,13 @@ pub(crate) fn of_cluster(
 
 /// Removes a kept file. It is no error if it is gone.
 pub(crate) fn forget(file: &KeptFile) -> io::Result<()> {
-    match std::fs::remove_file(&file.path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    unless_gone(std::fs::remove_file(&file.path))
 }
 
 impl Exporter {
     fn path(&self, boot: u64, what: KeptName) -> PathBuf {
         let (names, machine) = (&self.shared.names, self.shared.config.machine);
         names.kept(machine, boot, &what.text())
-    }
-
-    fn exported(&self, capability: &Capability) -> PathBuf {
-        let Capability {
-            machine, boot, key, ..
-        } = *capability;
-        self.shared.names.memory(machine, boot, key)
     }
 
     /// Keeps exported memory.
@@ -265,16 +252,8 @@ impl Exporter {
         what: KeptName,
         bytes: usize,
     ) -> Result<(Memory, Capability), MappingError> {
-        let shared = &self.shared;
-        let key = shared.next_key.fetch_add(1, Ordering::Relaxed);
-        let capability = Capability {
-            machine: shared.config.machine,
-            boot: shared.boot,
-            key,
-            bytes: bytes as u64,
-            writable: false,
-        };
-        let (kept, path) = (self.path(shared.boot, what), self.exported(&capability));
+        let capability = self.next_capability(bytes, false);
+        let (kept, path) = (self.path(self.boot(), what), self.exported(&capability));
         std::fs::hard_link(&kept, &path).map_err(|source| MappingError::Os {
             what: "link",
             path: kept,

@@ -2,6 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -273,24 +274,35 @@ impl Exporter {
         bytes: usize,
         writable: bool,
     ) -> Result<(Memory, Capability), MappingError> {
+        let capability = self.next_capability(bytes, writable);
+        let (path, huge_pages) = (self.exported(&capability), self.shared.config.huge_pages);
+        let memory = Memory::of(Mapping::create(&path, bytes, huge_pages)?).window(0, bytes);
+        Ok((memory, capability))
+    }
+
+    /// Returns the capability of memory that is to be exported.
+    pub(super) fn next_capability(&self, bytes: usize, writable: bool) -> Capability {
         let shared = &self.shared;
-        let key = shared.next_key.fetch_add(1, Ordering::Relaxed);
-        let path = shared.names.memory(shared.config.machine, shared.boot, key);
-        let memory =
-            Memory::of(Mapping::create(&path, bytes, shared.config.huge_pages)?).window(0, bytes);
-        let capability = Capability {
+        Capability {
             machine: shared.config.machine,
             boot: shared.boot,
-            key,
+            key: shared.next_key.fetch_add(1, Ordering::Relaxed),
             bytes: bytes as u64,
             writable,
-        };
-        Ok((memory, capability))
+        }
+    }
+
+    /// Returns the path of the file of exported memory.
+    pub(super) fn exported(&self, capability: &Capability) -> PathBuf {
+        let Capability {
+            machine, boot, key, ..
+        } = *capability;
+        self.shared.names.memory(machine, boot, key)
     }
 
     /// Removes exported memory: peers cannot import it any more. Where it is mapped, it stays until it is unmapped.
     pub fn withdraw(&self, capability: &Capability) {
-        let path = (self.shared.names).memory(capability.machine, capability.boot, capability.key);
+        let path = self.exported(capability);
         if let Err(error) = std::fs::remove_file(&path) {
             tracing::warn!(%error, "cannot remove the shared memory {}; this machine's end removes it", path.display());
         }

@@ -21,8 +21,6 @@ impl<'a> MemoryName<'a> {
         let mut part = || parts.next();
         let (farm, identity, machine) = (part()?, part()?, part()?);
         let (boot, key, cluster) = (part()?, part()?, part()?);
-        let number: u16 = decimal(machine.strip_prefix('m')?)?.try_into().ok()?;
-        let id = MachineId::new(number)?;
         let fits = farm == "farm"
             && hash(identity).is_some()
             && hash(boot.strip_prefix('l')?).is_some()
@@ -30,7 +28,7 @@ impl<'a> MemoryName<'a> {
         let start = farm.len() + identity.len() + machine.len() + boot.len() + 3;
         fits.then_some(Self {
             start: &name[..start],
-            machine: id,
+            machine: machine_id(machine.strip_prefix('m')?)?,
             key: decimal(key)?,
             cluster,
         })
@@ -46,6 +44,11 @@ pub(super) fn hash(text: &str) -> Option<u64> {
 /// Parses a decimal number without a sign or leading zeros.
 pub(super) fn decimal(text: &str) -> Option<u64> {
     text.parse().ok().filter(|n: &u64| n.to_string() == text)
+}
+
+/// Parses the number of a machine.
+pub(super) fn machine_id(text: &str) -> Option<MachineId> {
+    MachineId::new(decimal(text)?.try_into().ok()?)
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use fs4::fs_std::FileExt;
 
 use super::files::{Names, StartError, os, remove};
-use super::memory_name::{MemoryName, decimal};
+use super::memory_name::{MemoryName, machine_id};
 use crate::ids::MachineId;
 
 /// Locks the first file of a start. A machine holds this lock while it runs, and a clean-up takes the
@@ -226,7 +226,7 @@ fn machine_of(path: &Path) -> Option<MachineId> {
     let number = number
         .strip_suffix(".lock")
         .or_else(|| number.strip_suffix(".sock"))?;
-    MachineId::new(decimal(number)?.try_into().ok()?)
+    machine_id(number)
 }
 
 fn entries(dir: &Path) -> Vec<PathBuf> {

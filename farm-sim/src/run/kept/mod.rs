@@ -21,12 +21,12 @@ use farm_core::marks;
 use farm_core::mem::{Memory, WORD_BYTES};
 use farm_core::object::{HEADER_BYTES, Incarnation, LockMode, VersionWord, write};
 use farm_core::region::map::Replicas;
-use farm_core::ring::{KeptRecords, RecordIntegrity};
+use farm_core::ring::{KeptLog, KeptRecords};
 use farm_txn::note;
 use farm_txn::record::{FIRST_CONFIGURATION, Kind, Record, RecordError, TxId};
 use farm_txn::recovery::{Drain, EndedHere, Evidence, Findings, Found, Undecided};
 
-use crate::cluster::{Cluster, Copies, KeptLog};
+use crate::cluster::{Cluster, Copies};
 
 /// An object of a record: the machine that stores the record, and the object's address.
 type Place = (MachineId, Address);
@@ -65,7 +65,7 @@ struct Kept {
 }
 
 impl Kept {
-    fn read(cluster: &Cluster, integrity: RecordIntegrity) -> Result<Self, String> {
+    fn read(cluster: &Cluster) -> Result<Self, String> {
         let mut kept = Self {
             findings: Findings::default(),
             drained: BTreeMap::new(),
@@ -75,9 +75,9 @@ impl Kept {
             records: 0,
         };
         let mut drains = BTreeMap::new();
-        for log in cluster.kept_logs() {
-            kept.add(&log, integrity, &mut drains).map_err(|why| {
-                let (writer, machine) = (log.writer, log.machine);
+        for (machine, log) in cluster.kept_logs() {
+            kept.add((machine, &log), &mut drains).map_err(|why| {
+                let writer = log.writer;
                 format!("the log of {writer} on {machine} cannot be read after a kill: {why}")
             })?;
         }
@@ -89,17 +89,15 @@ impl Kept {
 
     fn add(
         &mut self,
-        log: &KeptLog,
-        integrity: RecordIntegrity,
+        (machine, log): (MachineId, &KeptLog),
         drains: &mut BTreeMap<MachineId, Drain>,
     ) -> Result<(), String> {
-        let machine = log.machine;
         let (configuration, low) = note::decode(log.state.note(), FIRST_CONFIGURATION);
         let coordinator = (configuration, log.writer);
         self.findings.add_low(machine, coordinator, low);
         let drain = drains.entry(machine).or_default();
         drain.add_low(coordinator, low);
-        let mut records = KeptRecords::new(log.log.clone(), &log.state, integrity)
+        let mut records = KeptRecords::new(log.log.clone(), &log.state, log.integrity)
             .map_err(|error| error.to_string())?;
         while let Some(found) = records.next().map_err(|error| error.to_string())? {
             let id = TxId {
@@ -197,8 +195,8 @@ impl Header {
 ///
 /// # Errors
 /// The first violation.
-pub(super) fn check(cluster: &Cluster, integrity: RecordIntegrity) -> Result<u64, String> {
-    let mut kept = Kept::read(cluster, integrity)?;
+pub(super) fn check(cluster: &Cluster) -> Result<u64, String> {
+    let mut kept = Kept::read(cluster)?;
     let all = cluster.copies();
     kept.committed = decisions::check(&kept, &all)?;
     for copies in &all {
