@@ -29,7 +29,7 @@ use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::region::store::Store;
 use crate::worker::{Inbox, InboxFull, Worker};
 
-pub use error::MachineError;
+pub use error::{Awaited, MachineError};
 pub use fabric::fabric_config;
 use kept::KeptFiles;
 pub use kept::forget_kept;

@@ -11,7 +11,9 @@ use farm_core::config::{Config, Durability, IdlePolicy};
 use farm_core::fabric::shm::{find_journals, find_kept_memory};
 use farm_core::fabric::{Departed, Departure};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
-use farm_core::machine::{Attach, Machine, MachineError, newest_configuration, start_all};
+use farm_core::machine::{
+    Attach, Machine, MachineError, forget_kept, newest_configuration, start_all,
+};
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{Image, write};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
@@ -555,11 +557,74 @@ fn a_cluster_that_finds_its_own_store_goes_on() {
         2,
         "those of earlier processes are removed: {kept:?}"
     );
-    for journal in find_journals(dir.path(), "again").unwrap() {
+    for journal in find_journals(dir.path(), &config.memory.dir, "again", &store).unwrap() {
         std::fs::remove_file(journal).unwrap();
     }
     // Nothing that is named by the configuration was lost, because there are no regions.
     assert_eq!(run(), 4);
+}
+
+/// A start that does not find the configuration of an ended cluster removes none of the memory that this one has kept. It once removed all.
+#[test]
+fn memory_is_kept_while_its_configuration_is_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut config = Config::tiny_for(2, 1);
+    config.cluster.name = "away".into();
+    config.cluster.run_dir = dir.path().to_path_buf().into();
+    config.durability.mode = Durability::Memory;
+    config.durability.dir = Some(dir.path().join("store"));
+    config.memory.dir = dir.path().join("memory");
+    std::fs::create_dir(&config.memory.dir).unwrap();
+    let attach: Attach = Arc::new(|_: &mut Worker| {});
+    let run = |config: &Config| -> Result<u64, MachineError> {
+        for machine in start_all(config, &attach)? {
+            machine.stop().unwrap();
+        }
+        let newest = newest_configuration(config).unwrap().unwrap();
+        Ok(newest.version.id)
+    };
+    let kept = || {
+        let listed = std::fs::read_dir(&config.memory.dir).unwrap();
+        let names = listed.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut names: Vec<String> = names.filter(|name| name.starts_with("farmd-")).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(run(&config).unwrap(), 1);
+    let before = kept();
+    assert!(before.len() >= 6, "{before:?}");
+
+    // The directory of the configuration is on a file system that is not mounted.
+    let (store, away) = (dir.path().join("store"), dir.path().join("unmounted"));
+    std::fs::rename(&store, &away).unwrap();
+    let refused = run(&config).unwrap_err();
+    assert!(
+        matches!(refused, MachineError::ConfigurationGone { .. }),
+        "{refused}"
+    );
+    assert_eq!(kept(), before);
+    std::fs::rename(&away, &store).unwrap();
+
+    // Another directory was configured by mistake.
+    let mut other = config.clone();
+    other.durability.dir = Some(dir.path().join("other"));
+    let refused = run(&other).unwrap_err();
+    assert!(
+        matches!(refused, MachineError::KeptElsewhere { .. }),
+        "{refused}"
+    );
+    assert_eq!(kept(), before);
+
+    assert_eq!(run(&config).unwrap(), 2);
+    let after = kept();
+    assert!(after.iter().all(|name| !before.contains(name)));
+
+    // What another store decides about stays.
+    forget_kept(&other).unwrap();
+    assert_eq!(kept(), after);
+    forget_kept(&config).unwrap();
+    assert_eq!(kept(), [] as [String; 0]);
     std::fs::remove_dir_all(&store).unwrap();
-    assert_eq!(run(), 1);
+    assert_eq!(run(&config).unwrap(), 1);
+    forget_kept(&config).unwrap();
 }

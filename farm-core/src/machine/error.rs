@@ -13,6 +13,28 @@ use crate::membership::store::StoreError;
 use crate::messaging::LinkError;
 use crate::region::store::AllocationError;
 
+/// What a start of a machine waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Awaited {
+    /// The start of the others.
+    #[error(
+        "the others went on without it before they ended, so they have its data: start them, and it joins them"
+    )]
+    Others,
+    /// The end of a process of this machine.
+    #[error(
+        "a process of machine {0} runs, which was a member of the cluster and may still write to its memory: end that process (`farm status` \
+         says which it is), or let it go on if it is stopped"
+    )]
+    EndOf(MachineId),
+    /// That the others record it.
+    #[error(
+        "it is connected to them, and they do not record it while they recover from a loss, while an earlier process of the machine runs, or \
+         while the configuration cannot be stored; see their logs"
+    )]
+    Record,
+}
+
 /// Why a machine could not start, or stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum MachineError {
@@ -75,6 +97,40 @@ pub enum MachineError {
         /// The configuration that names it.
         configuration: Version,
     },
+    /// The store has no configuration, and memory of this machine was kept for one.
+    #[error(
+        "machine {machine} of cluster {cluster:?} has kept memory in {} for the configuration in {}, and no configuration is there: bring it \
+         back (is its file system mounted?) and start again, and the machine goes on with that memory. If the data is not needed, remove \
+         it with `farm destroy` and the options --config and --set of this machine",
+        memory.display(), dir.display()
+    )]
+    ConfigurationGone {
+        /// The machine.
+        machine: MachineId,
+        /// Name of the cluster.
+        cluster: String,
+        /// Directory of the store.
+        dir: PathBuf,
+        /// Directory of the memory.
+        memory: PathBuf,
+    },
+    /// Another store than the configured one names memory that this machine has kept.
+    #[error(
+        "machine {machine} of cluster {cluster:?} has kept memory for the configuration in {}, and this start would begin a new cluster of \
+         that name, with its configuration in {}: start the machine with durability.dir = {theirs:?} to go on with that memory, or give the \
+         new cluster another name (cluster.name). If the data is not needed, remove it with `farm destroy` and that durability.dir",
+        theirs.display(), dir.display()
+    )]
+    KeptElsewhere {
+        /// The machine.
+        machine: MachineId,
+        /// Name of the cluster.
+        cluster: String,
+        /// The configured directory of the store.
+        dir: PathBuf,
+        /// The directory of the store that names the memory.
+        theirs: PathBuf,
+    },
     /// Another process uses the store.
     #[error(
         "another process uses the configuration of this cluster in {}: start each machine once, and give each cluster a \
@@ -100,16 +156,14 @@ pub enum MachineError {
     #[error("the other machines run already: start machine {0} again, and it joins them")]
     RunsAlready(MachineId),
     /// A machine has not joined the others in time.
-    #[error(
-        "machine {machine} is connected to the others, and has not joined them within {} s: they do not record it while they recover from a \
-         loss, while an earlier process of the machine runs, or while the configuration cannot be stored; see their logs",
-        waited.as_secs()
-    )]
+    #[error("machine {machine} has not joined the others within {} s: {awaited}", waited.as_secs())]
     NotJoined {
         /// The machine.
         machine: MachineId,
         /// How long it has tried.
         waited: Duration,
+        /// What it has waited for.
+        awaited: Awaited,
     },
     /// The operating system refused to start a thread.
     #[error("cannot start a worker's thread: {0}")]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::MachineError;
@@ -9,13 +10,17 @@ use super::parts::ring_format;
 use crate::config::Config;
 use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::Exporter as ShmExporter;
-use crate::fabric::shm::kept::{KeptFile, KeptName, find_journals, forget, map, of_cluster};
+use crate::fabric::shm::kept::{
+    KeptFile, KeptName, KeptStart, find_journals, forget, map, of_cluster,
+};
 use crate::fabric::{Capability, Exporter};
 use crate::files::unless_gone;
 use crate::ids::{MachineId, RegionId};
 use crate::kept::{Journal, Kept, KeptError, Segments};
 use crate::mem::Memory;
 use crate::membership::configuration::{Configuration, Process};
+use crate::membership::files::FileStore;
+use crate::membership::store::ConfigStore as _;
 use crate::messaging::{RingFormat, SegmentLayout};
 use crate::ring::KeptLog;
 
@@ -26,6 +31,8 @@ type Exported = (Memory, Capability);
 pub(super) struct KeptFiles {
     exporter: ShmExporter,
     me: MachineId,
+    /// The directory of the store of the configuration.
+    store: PathBuf,
     format: RingFormat,
     workers: BTreeMap<MachineId, usize>,
     region_bytes: usize,
@@ -54,9 +61,46 @@ impl KeptFiles {
         me: MachineId,
         exporter: ShmExporter,
     ) -> Result<Arc<Self>, MachineError> {
+        exporter.keep_place(&store_dir(config)).map_err(failed)?;
         let path = exporter.journal(exporter.boot());
         let journal = Journal::create(&path, config.digest()).map_err(failed)?;
-        Self::new(config, me, exporter, journal)
+        Ok(Self::new(config, me, exporter, journal))
+    }
+
+    /// Checks that a new cluster, whose store has no configuration, takes the place of no other one: that no process of this machine has
+    /// kept memory that is named by a configuration which this start does not find.
+    ///
+    /// # Errors
+    /// [`MachineError::ConfigurationGone`], and [`MachineError::KeptElsewhere`].
+    pub(super) fn check_new(&self, config: &Config) -> Result<(), MachineError> {
+        let cluster = &config.cluster.name;
+        let kept = self.exporter.kept().map_err(failed)?;
+        for start in kept.into_iter().filter(KeptStart::is_member) {
+            let Some(place) = start.place() else { continue };
+            if place == self.store {
+                return Err(MachineError::ConfigurationGone {
+                    machine: self.me,
+                    cluster: cluster.clone(),
+                    dir: place,
+                    memory: config.memory.dir.clone(),
+                });
+            }
+            // One that cannot be read, or is gone, may name it, but that start will say so. Nothing is removed.
+            let theirs = FileStore::at(&place, cluster).read().ok().flatten();
+            let process = Process {
+                machine: self.me,
+                boot: start.boot,
+            };
+            if theirs.is_some_and(|theirs| theirs.has(process)) {
+                return Err(MachineError::KeptElsewhere {
+                    machine: self.me,
+                    cluster: cluster.clone(),
+                    dir: self.store.clone(),
+                    theirs: place,
+                });
+            }
+        }
+        Ok(())
     }
 
     /// Takes over what the process of this machine has kept that a configuration names.
@@ -89,8 +133,9 @@ impl KeptFiles {
         }
         // Also checks the version and the configuration.
         Journal::open(&path, config.digest()).map_err(failed)?;
-        let mut files = exporter.kept().map_err(failed)?;
-        files.retain(|file| file.boot == before);
+        let kept = exporter.kept().map_err(failed)?.into_iter();
+        let mut kept = kept.filter(|start| start.boot == before);
+        let files = kept.next().map_or_else(Vec::new, |start| start.files);
         let has = |region: &RegionId| {
             let mut files = files.iter();
             files.any(|file| file.what == KeptName::Region(*region))
@@ -103,6 +148,7 @@ impl KeptFiles {
             KeptName::Logs { .. } => true,
             KeptName::Place | KeptName::Member => false,
         };
+        exporter.keep_place(&store_dir(config)).map_err(failed)?;
         for file in files.iter().filter(is_needed) {
             let taken = exporter.take_over(file);
             taken.map_err(|error| KeptError::of("take over", file.path.display(), error))?;
@@ -111,27 +157,22 @@ impl KeptFiles {
         let taken = std::fs::hard_link(&path, &own_path);
         taken.map_err(|error| KeptError::of("take over", path.display(), error))?;
         let journal = Journal::open(&own_path, config.digest()).map_err(failed)?;
-        Self::new(config, me, exporter, journal).map(Some)
+        Ok(Some(Self::new(config, me, exporter, journal)))
     }
 
-    fn new(
-        config: &Config,
-        me: MachineId,
-        exporter: ShmExporter,
-        journal: Journal,
-    ) -> Result<Arc<Self>, MachineError> {
-        exporter.keep_place(&store_dir(config)).map_err(failed)?;
+    fn new(config: &Config, me: MachineId, exporter: ShmExporter, journal: Journal) -> Arc<Self> {
         let machines = config.machines.iter();
         let workers = machines.map(|machine| (machine.id, usize::from(machine.workers)));
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             exporter,
             me,
+            store: store_dir(config),
             format: ring_format(config),
             workers: workers.collect(),
             region_bytes: config.memory.region_bytes as usize,
             journal: Mutex::new(journal),
             segments: Mutex::default(),
-        }))
+        })
     }
 
     /// Exports the memory of regions that was taken over.
@@ -149,57 +190,57 @@ impl KeptFiles {
         Ok(exported)
     }
 
-    /// Handles that this process is a member of the newest configuration: removes what other processes of this machine have kept.
+    /// Handles that this process is a member of the newest configuration, which is stored: removes what other processes of this machine have
+    /// kept for that store.
     pub(super) fn on_member(&self) {
         note(self.exporter.keep_member());
-        for (boot, files) in self.others() {
-            self.forget(boot, &files);
-        }
+        self.others().iter().for_each(|start| self.forget(start));
     }
 
-    /// Handles that no process of this machine is a member of the newest configuration: removes what processes have kept that were members
-    /// once. Another one may have asked to join, and be recorded after its end.
+    /// Handles that no process of this machine is a member of the newest configuration: removes what processes have kept for its store that
+    /// were members once. Another one may have asked to join, and be recorded after its end.
     pub(super) fn on_no_member(&self) {
-        for (boot, files) in self.others() {
-            if files.iter().any(|file| file.what == KeptName::Member) {
-                self.forget(boot, &files);
-            }
-        }
+        let others = self.others().into_iter().filter(KeptStart::is_member);
+        others.for_each(|start| self.forget(&start));
     }
 
-    /// Handles that this process ends before it has been a member, with nothing that is needed. Removes what it has kept.
+    /// Handles that this process ends at its start. Removes what it has kept, unless it has been a member.
     pub(super) fn on_failed_start(&self) {
-        let files = self.own().unwrap_or_default();
-        self.forget(self.exporter.boot(), &files);
+        let boot = self.exporter.boot();
+        let kept = self.exporter.kept().unwrap_or_default();
+        let mut kept = kept.iter();
+        if let Some(own) = kept.find(|start| start.boot == boot && !start.is_member()) {
+            self.forget(own);
+        }
     }
 
-    /// Returns what other starts of this machine have kept, by their numbers.
-    fn others(&self) -> BTreeMap<u64, Vec<KeptFile>> {
-        let own = self.exporter.boot();
-        let files = self.exporter.kept().unwrap_or_default();
-        let mut others: BTreeMap<u64, Vec<KeptFile>> = BTreeMap::new();
-        for file in files.into_iter().filter(|file| file.boot != own) {
-            others.entry(file.boot).or_default().push(file);
-        }
-        others
+    /// Returns the other starts of this machine that keep something about which this store decides.
+    fn others(&self) -> Vec<KeptStart> {
+        let mut starts = self.exporter.kept().unwrap_or_default();
+        starts.retain(|start| {
+            start.boot != self.exporter.boot() && start.place().as_ref() == Some(&self.store)
+        });
+        starts
     }
 
     /// Removes what a start of this machine has kept: the journal first, as a later start finds it only by the names of the other files.
-    fn forget(&self, boot: u64, files: &[KeptFile]) {
+    fn forget(&self, start: &KeptStart) {
+        tracing::debug!(
+            start.boot,
+            "removing kept memory that is not needed any more"
+        );
         note(unless_gone(std::fs::remove_file(
-            self.exporter.journal(boot),
+            self.exporter.journal(start.boot),
         )));
-        for file in files {
-            tracing::debug!(file = %file.path.display(), "removing kept memory that is not needed any more");
-            note(forget(file));
-        }
+        note(start.remove().map_err(|(_, error)| error));
     }
 
     /// Returns what this process keeps.
     fn own(&self) -> Result<Vec<KeptFile>, KeptError> {
         let boot = self.exporter.boot();
-        let files = self.exporter.kept().map_err(kept_error)?;
-        Ok(files.into_iter().filter(|file| file.boot == boot).collect())
+        let kept = self.exporter.kept().map_err(kept_error)?.into_iter();
+        let own = kept.filter(|start| start.boot == boot);
+        Ok(own.flat_map(|start| start.files).collect())
     }
 
     /// Returns what was taken over of logs, with their files.
@@ -297,17 +338,21 @@ impl Kept for KeptFiles {
     }
 }
 
-/// Removes what the machines of a cluster have kept in shared memory, and their journals. Its configuration stays. To be called when none of
-/// them runs, and the data is not needed.
+/// Removes what the machines of a cluster have kept in shared memory for its store, and their journals. The configuration stays. To be
+/// called when none of them runs, and the data is not needed.
 ///
 /// # Errors
 /// The error of the first file that could not be removed.
 pub fn forget_kept(config: &Config) -> io::Result<()> {
     let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
-    let files = of_cluster(&run_dir, &config.memory.dir, cluster)?;
-    files.iter().try_for_each(forget)?;
-    for journal in find_journals(&run_dir, cluster)? {
+    let (memory_dir, store) = (&config.memory.dir, store_dir(config));
+    for journal in find_journals(&run_dir, memory_dir, cluster, &store)? {
         unless_gone(std::fs::remove_file(journal))?;
+    }
+    for start in of_cluster(&run_dir, memory_dir, cluster)? {
+        if start.place().as_ref() == Some(&store) {
+            start.remove().map_err(|(_, error)| error)?;
+        }
     }
     // Fails while there is something else.
     let _ = std::fs::remove_dir(run_dir.join(cluster));

@@ -9,7 +9,7 @@ use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
 use crate::config::{Config, MachineConfig};
 use crate::fabric::shm::is_alive;
-use crate::fabric::{Exporter, FabricConfig, Patience};
+use crate::fabric::{Departed, Exporter, FabricConfig, Patience};
 use crate::ids::MachineId;
 use crate::membership::Membership;
 use crate::membership::configuration::{Configuration, Domain, Member, Process};
@@ -23,6 +23,8 @@ use crate::messaging::LinkPeer;
 use crate::time::Clock;
 use crate::worker::MembersParts;
 
+/// What a machine reports to the others if its start fails, and it tries again.
+pub(super) const STARTS_AGAIN: &str = "it starts again, because the cluster has changed";
 /// Time between two looks at the store, in which another machine is to store the next configuration.
 const STORE_LOOK: Duration = Duration::from_millis(1);
 
@@ -93,33 +95,34 @@ pub(super) fn joins_survivors(
     if config.memory_of(id) == 0 {
         return Ok(true);
     }
-    let others = |member: &Member| member.stores && member.machine != id;
-    let newest = newest.map(|newest| any_alive(config, id, newest, others));
-    Ok(newest.transpose()?.flatten().is_some())
+    let members = newest.into_iter().flat_map(|newest| &newest.members);
+    let others = members.filter(|member| member.stores && member.machine != id);
+    Ok(any_alive(config, id, others.map(Member::process))?.is_some())
 }
 
-/// Returns a program without memory that is a member of a configuration, and runs.
-pub(super) fn is_program_alive(
+/// Returns a machine of which a process runs that may still write to the logs of a configuration, although all its members with memory have
+/// ended: a program without memory that is a member, or a process that was removed from the cluster while it was stopped.
+pub(super) fn may_write(
     config: &Config,
     id: MachineId,
     newest: &Configuration,
 ) -> Result<Option<MachineId>, MachineError> {
-    any_alive(config, id, newest, |member| !member.stores && member.runs())
+    let programs = newest.running().filter(|member| !member.stores);
+    let left = newest.expiring.iter().copied();
+    any_alive(config, id, programs.map(Member::process).chain(left))
 }
 
-/// Returns a member that runs, of those that are asked for.
+/// Returns the machine of a process that runs, of those that are asked for.
 fn any_alive(
     config: &Config,
     id: MachineId,
-    newest: &Configuration,
-    asked: impl Fn(&Member) -> bool,
+    mut asked: impl Iterator<Item = Process>,
 ) -> Result<Option<MachineId>, MachineError> {
     let FabricConfig::Shm(own) = fabric_config(config, id)? else {
         return Ok(None);
     };
-    let mut asked = newest.members.iter().filter(|member| asked(member));
-    let alive = asked.find(|member| is_alive(&own, member.machine, member.boot));
-    Ok(alive.map(|member| member.machine))
+    let alive = asked.find(|process| is_alive(&own, process.machine, process.boot));
+    Ok(alive.map(|process| process.machine))
 }
 
 /// Reads the newest configuration of the cluster from its store on this computer; `None` if there is none yet.
@@ -153,17 +156,23 @@ pub(super) fn begin_with(
         // The others have begun with it after all had ended, and it was to begin with them.
         Some(newest) if newest.has(own) => Err(MachineError::Changed(newest.version)),
         Some(newest) => check_met(&newest, &met.peers).map(|()| newest),
-        None => Ok(first(config, id, exporter, &met.peers)),
+        None => {
+            let first = first(config, id, exporter, &met.peers);
+            if first.manager == id {
+                warn_of_shared_domains(config, &first);
+            }
+            Ok(first)
+        }
     }
 }
 
-/// Returns the configuration with which machines go on that had all ended, when the store has it. The manager stores it.
+/// Returns the configuration with which machines go on that had all ended, and its store. The manager stores it.
 pub(super) fn resume_with(
     config: &Config,
     (id, newest): (MachineId, &Configuration),
     met: &Met,
-    (patience, departed): (Patience<'_>, &dyn Fn() -> bool),
-) -> Result<Configuration, MachineError> {
+    (patience, departed): (Patience<'_>, &dyn Fn() -> Option<Departed>),
+) -> Result<(Configuration, FileStore), MachineError> {
     if !met.running.is_empty() {
         return Err(MachineError::RunsAlready(id));
     }
@@ -173,24 +182,50 @@ pub(super) fn resume_with(
     };
     let next = newest.resumed(boot);
     let next = next.map_err(|machine| MachineError::NotMet(machine, newest.version))?;
+    let store = begin_stored(config, (id, &next), (patience, departed))?;
+    Ok((next, store))
+}
+
+/// Waits until the store has the configuration with which this machine begins, and returns the store. The manager stores it.
+///
+/// # Errors
+/// The error of the store, [`MachineError::Changed`] if it has another configuration or a machine has ended, [`MachineError::Failed`] if one
+/// has reported a failure, and [`MachineError::NotMet`] if the manager does not store it in time.
+pub(super) fn begin_stored(
+    config: &Config,
+    (id, next): (MachineId, &Configuration),
+    (patience, departed): (Patience<'_>, &dyn Fn() -> Option<Departed>),
+) -> Result<FileStore, MachineError> {
     let mut store = FileStore::at(&store_dir(config), &config.cluster.name);
     let mut stored = match next.manager == id {
-        true => store.compare_and_swap(&next).map(drop),
+        true => store.compare_and_swap(next).map(drop),
         false => Ok(()),
     };
     let since = Clock::Host.now();
     loop {
-        let found = store.read()?;
-        let found = found.as_ref().unwrap_or(newest);
-        if *found == next {
-            return Ok(next);
+        let found = store.read();
+        // If the manager could not store it, that is the reason why it cannot be read.
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => return Err(stored.err().unwrap_or(error).into()),
+        };
+        if found.as_ref() == Some(next) {
+            return Ok(store);
         }
-        if found.change >= next.change || departed() {
+        let is_later = |found: &Configuration| found.change >= next.change;
+        if let Some(found) = found.filter(is_later) {
             return Err(MachineError::Changed(found.version));
+        }
+        if let Some(departed) = departed() {
+            let fails = departed.why.as_ref().is_some_and(|why| why != STARTS_AGAIN);
+            return Err(match fails {
+                true => MachineError::Failed(departed.to_string()),
+                false => MachineError::Changed(next.version),
+            });
         }
         std::mem::replace(&mut stored, Ok(()))?;
         if patience.is_cancelled() || Clock::Host.now().since(since) >= patience.most {
-            return Err(MachineError::NotMet(next.manager, newest.version));
+            return Err(MachineError::NotMet(next.manager, next.version));
         }
         std::thread::park_timeout(STORE_LOOK);
     }
@@ -235,41 +270,32 @@ fn first(config: &Config, id: MachineId, exporter: &Exporter, peers: &[LinkPeer]
         .expect("a configuration that was validated has members that can form a cluster")
 }
 
-/// Returns the manager of the configuration, if it is this machine. If the configuration `is_new`, it is the first one of the cluster, and
-/// is stored now.
+/// Returns the manager of a configuration with which machines begin together, if it is this machine. If there is a store, it has the
+/// configuration, unless losses are not survived: then it gets it now.
 pub(super) fn make_manager(
     config: &Config,
     id: MachineId,
-    (first, is_new): (&Configuration, bool),
+    first: &Configuration,
     store: Option<FileStore>,
 ) -> Result<Option<Box<Manager>>, MachineError> {
     if first.manager != id {
         return Ok(None);
     }
-    let first = first.clone();
-    if !is_new {
-        let store = FileStore::at(&store_dir(config), &config.cluster.name);
-        let thread = StoreThread::start(format!("{id}.store"), store);
-        let manager = Manager::new(first, thread.map_err(MachineError::Thread)?);
-        return Ok(Some(Box::new(manager.among_others())));
-    }
-    warn_of_shared_domains(config, &first);
+    let survives = config.survives_losses();
     let manager = match store {
-        None => Manager::new(first, InProcess::default()),
+        None => Manager::new(first.clone(), InProcess::default()),
         Some(mut store) => {
-            if store.compare_and_swap(&first)? == Swap::Lost {
-                let dir = store_dir(config);
-                return Err(MachineError::StoreInUse(dir));
+            if !survives && store.compare_and_swap(first)? == Swap::Lost {
+                return Err(MachineError::StoreInUse(store_dir(config)));
             }
             let thread = StoreThread::start(format!("{id}.store"), store);
-            Manager::new(first, thread.map_err(MachineError::Thread)?)
+            Manager::new(first.clone(), thread.map_err(MachineError::Thread)?)
         }
     };
-    let manager = match config.survives_losses() {
+    Ok(Some(Box::new(match survives {
         true => manager.among_others(),
         false => manager,
-    };
-    Ok(Some(Box::new(manager)))
+    })))
 }
 
 /// Warns if copies of a region must share a host.
@@ -282,5 +308,44 @@ fn warn_of_shared_domains(config: &Config, first: &Configuration) {
             hosts = hosts.len(),
             "there are fewer hosts than copies of a region: the loss of one host can lose several copies at once"
         );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Durability;
+    use crate::fabric::FabricMachine;
+
+    /// Machine 3 was stopped, the others went on without it, and then ended. When it wakes up it may still write to their logs, although no
+    /// configuration has it as a member: they wait for its end.
+    #[test]
+    fn a_start_waits_for_a_process_that_was_removed_and_runs() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut config = Config::tiny_for(3, 1);
+        config.cluster.name = "removed".into();
+        config.cluster.run_dir = dir.path().to_path_buf().into();
+        config.memory.dir = dir.path().to_path_buf();
+        config.durability.mode = Durability::Memory;
+        let [first, _, third] = [1, 2, 3].map(|id| MachineId::new(id).unwrap());
+        let stopped = FabricMachine::start(fabric_config(&config, third).unwrap()).unwrap();
+        let process = Process {
+            machine: third,
+            boot: stopped.exporter().boot(),
+        };
+        let member = |machine: &MachineConfig| Member {
+            machine: machine.id,
+            boot: 7,
+            workers: 1,
+            stores: true,
+            domain: config.domain_of(machine),
+        };
+        let members = config.machines.iter().take(2).map(member).collect();
+        let mut newest = Configuration::first("removed", members).unwrap();
+        assert_eq!(may_write(&config, first, &newest).unwrap(), None);
+        newest.expiring = vec![process];
+        assert_eq!(may_write(&config, first, &newest).unwrap(), Some(third));
+        drop(stopped);
+        assert_eq!(may_write(&config, first, &newest).unwrap(), None);
     }
 }

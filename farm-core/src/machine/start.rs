@@ -7,24 +7,25 @@ use std::time::Duration;
 use super::admission::Admit;
 use super::kept::KeptFiles;
 use super::manager::{
-    begin_with, config_store, is_program_alive, joins_survivors, make_manager, make_members,
-    newest_configuration, resume_with,
+    STARTS_AGAIN, begin_stored, begin_with, config_store, joins_survivors, make_manager,
+    make_members, may_write, newest_configuration, resume_with,
 };
 use super::meet::{Met, meet};
 use super::pages::Pages;
 use super::parts::{arena, make_store, reads_in_flight, ring_format, spare};
 use super::run::{LastWorker, StopOnPanic, core_of, idle_policy, pin, run};
 use super::{
-    Attach, INBOX_ITEMS, IS_WORKER, JOIN_AGAIN, JOIN_ATTEMPT, Machine, MachineError, fabric_config,
+    Attach, Awaited, INBOX_ITEMS, IS_WORKER, JOIN_AGAIN, JOIN_ATTEMPT, Machine, MachineError,
+    fabric_config,
 };
 use crate::config::Config;
 use crate::control::Control;
-use crate::fabric::{Capability, ExportError, FabricMachine, Patience};
+use crate::fabric::{Capability, Departed, ExportError, FabricMachine, Patience};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::kept::Kept;
 use crate::limits::{Limits, READ_TRIES, READ_TRIES_OF_A_LOSS, RECORD_OVERHEAD_BYTES};
 use crate::membership::Membership;
-use crate::membership::configuration::Configuration;
+use crate::membership::configuration::{Configuration, Version};
 use crate::membership::files::FileStore;
 use crate::membership::manager::Manager;
 use crate::messaging::Links;
@@ -39,35 +40,51 @@ enum Begin {
     Joins,
     /// With all others of this configuration, the newest one, which have ended: they go on with what their processes have kept.
     Resumes(Box<Configuration>),
+    /// Not yet: others must start or end first.
+    Waits(Awaited),
 }
 
 impl Begin {
-    /// Returns how a machine of a cluster that survives losses begins; `None` while it has to wait for others.
-    fn of(config: &Config, id: MachineId) -> Result<Option<Self>, MachineError> {
+    /// Returns how a machine of a cluster that survives losses begins.
+    fn of(config: &Config, id: MachineId) -> Result<Self, MachineError> {
         let newest = newest_configuration(config)?;
         if joins_survivors(config, id, newest.as_ref())? {
-            return Ok(Some(Self::Joins));
+            return Ok(Self::Joins);
         }
         let Some(newest) = newest else {
-            return Ok(Some(Self::New));
+            return Ok(Self::New);
         };
         if !newest.stores(id) {
-            tracing::debug!(
-                "the cluster went on without this machine before it ended: waiting for the others"
-            );
-            return Ok(None);
+            return Ok(Self::Waits(Awaited::Others));
         }
-        if let Some(machine) = is_program_alive(config, id, &newest)? {
-            tracing::debug!(%machine, "waiting for the end of a process that was a member of the cluster");
-            return Ok(None);
+        let alive = may_write(config, id, &newest)?;
+        Ok(match alive {
+            Some(machine) => Self::Waits(Awaited::EndOf(machine)),
+            None => Self::Resumes(Box::new(newest)),
+        })
+    }
+
+    /// Checks that the store still has what this was chosen for, when no other process of this machine can start any more.
+    fn check_current(&self, config: &Config) -> Result<(), MachineError> {
+        let then = match self {
+            Self::New => None,
+            Self::Resumes(newest) => Some(&**newest),
+            Self::Joins | Self::Waits(_) => return Ok(()),
+        };
+        let now = newest_configuration(config)?;
+        match now.as_ref() == then {
+            true => Ok(()),
+            false => Err(MachineError::Changed(
+                now.or_else(|| then.cloned())
+                    .map_or_else(Version::default, |known| known.version),
+            )),
         }
-        Ok(Some(Self::Resumes(Box::new(newest))))
     }
 
     /// Returns whether another try may succeed, because others start or end meanwhile.
     fn may_try_again(&self, error: &MachineError) -> bool {
         match error {
-            MachineError::RunsAlready(_) => true,
+            MachineError::RunsAlready(_) | MachineError::Changed(_) => true,
             error => matches!(self, Self::Resumes(_)) && error.may_be_of_a_change(),
         }
     }
@@ -109,9 +126,10 @@ impl Machine {
     ) -> Result<Self, MachineError> {
         let began = Clock::Host.now();
         let left = || patience.most.saturating_sub(Clock::Host.now().since(began));
-        let not_joined = || MachineError::NotJoined {
+        let not_joined = |awaited| MachineError::NotJoined {
             machine: id,
             waited: patience.most,
+            awaited,
         };
         let start = |begin: &Begin, most| {
             let patience = Patience { most, ..patience };
@@ -119,9 +137,14 @@ impl Machine {
         };
         loop {
             match Begin::of(config, id)? {
-                None if left().is_zero() || patience.is_cancelled() => return Err(not_joined()),
-                None => std::thread::park_timeout(JOIN_AGAIN),
-                Some(Begin::Joins) => {
+                Begin::Waits(awaited) => {
+                    if left().is_zero() || patience.is_cancelled() {
+                        return Err(not_joined(awaited));
+                    }
+                    tracing::debug!("waiting: {awaited}");
+                    std::thread::park_timeout(JOIN_AGAIN);
+                }
+                Begin::Joins => {
                     // A machine that is awaited may be lost, and the next configuration does not have it.
                     match start(&Begin::Joins, left().min(JOIN_ATTEMPT)) {
                         Ok(machine) if machine.has_joined(patience, left) => return Ok(machine),
@@ -133,10 +156,10 @@ impl Machine {
                         Err(error) => return Err(error.after(patience.most)),
                     }
                     if left().is_zero() {
-                        return Err(not_joined());
+                        return Err(not_joined(Awaited::Record));
                     }
                 }
-                Some(begin) => match start(&begin, left()) {
+                begin => match start(&begin, left()) {
                     Err(error) if begin.may_try_again(&error) && !left().is_zero() => {
                         tracing::debug!(%error, "cannot start yet");
                         std::thread::park_timeout(JOIN_AGAIN);
@@ -177,33 +200,42 @@ impl Machine {
         let fabric = FabricMachine::start(fabric_config(config, id)?)?;
         // After the machine has its name: a second start of a running machine says that the machine runs.
         let exporter = fabric.exporter();
+        if config.survives_losses() {
+            begin.check_current(config)?;
+        }
         let store = match begin {
             Begin::New => config_store(config, id)?,
             _ => None,
         };
         let known = match begin {
-            Begin::New => None,
             Begin::Joins => newest_configuration(config)?,
             Begin::Resumes(newest) => Some((**newest).clone()),
+            Begin::New | Begin::Waits(_) => None,
         };
         let files = match begin {
             Begin::Resumes(newest) => KeptFiles::take_over(config, id, &exporter, newest)?,
             _ => KeptFiles::begin(config, id, &exporter)?,
         };
-        let is_member = known
-            .as_ref()
-            .is_some_and(|known| known.member(id).is_some());
-        if let Some(files) = files.as_ref().filter(|_| !is_member) {
-            files.on_no_member();
-        }
-        let started = Self::start_with(
-            config,
-            (id, begin),
-            attach,
-            (fabric, files.clone()),
-            (store, known),
-            patience,
-        );
+        let checked = match (&files, &known) {
+            // There is no configuration: nothing that was kept may be removed.
+            (Some(files), None) => files.check_new(config),
+            (Some(files), Some(known)) if known.member(id).is_none() => {
+                files.on_no_member();
+                Ok(())
+            }
+            _ => Ok(()),
+        };
+        let started = checked.and_then(|()| {
+            let files = files.clone();
+            Self::start_with(
+                config,
+                (id, begin),
+                attach,
+                (fabric, files),
+                (store, known),
+                patience,
+            )
+        });
         if let (Err(_), Some(files)) = (&started, files)
             && !matches!(begin, Begin::Resumes(_))
         {
@@ -227,24 +259,33 @@ impl Machine {
         let joins = begin.joins();
         let meeting = (known.as_ref(), patience);
         let met = meet(config, (id, joins), &mut fabric, meeting, kept.as_deref())?;
-        let configuration = match begin {
-            Begin::Resumes(newest) => {
-                let departed = || !fabric.departed().is_empty();
-                resume_with(config, (id, newest), &met, (patience, &departed))
-            }
-            _ => begin_with(config, (id, joins), &exporter, &met),
+        let departed = || fabric.departed().into_iter().next();
+        let while_all_run = (patience, &departed as &dyn Fn() -> Option<Departed>);
+        let is_first = matches!(begin, Begin::New) && config.survives_losses();
+        let stored = match begin {
+            Begin::Resumes(newest) => resume_with(config, (id, newest), &met, while_all_run)
+                .map(|(next, store)| (next, Some(store))),
+            _ => begin_with(config, (id, joins), &exporter, &met).and_then(|first| {
+                let store = match is_first {
+                    true => Some(begin_stored(config, (id, &first), while_all_run)?),
+                    false => store,
+                };
+                Ok((first, store))
+            }),
         };
-        let configuration = configuration.inspect_err(|error| {
+        let (configuration, store_files) = stored.inspect_err(|error| {
             // The others may have a configuration with this machine, whose end in order would stop them.
             if config.memory_of(id) > 0 {
-                fabric.fail(&error.to_string());
+                match begin.may_try_again(error) {
+                    true => fabric.fail(STARTS_AGAIN),
+                    false => fabric.fail(&error.to_string()),
+                }
             }
         })?;
         let spare = spare(config, id, &exporter, kept.clone());
-        let is_new = matches!(begin, Begin::New);
         let manager = match begin {
             Begin::Joins => Ok(None),
-            _ => make_manager(config, id, (&configuration, is_new), store),
+            _ => make_manager(config, id, &configuration, store_files),
         };
         let mut manager = manager.inspect_err(|error| fabric.fail(&error.to_string()))?;
         let store = Arc::new(make_store(config, id, configuration.seed, spare.clone()));
@@ -254,9 +295,10 @@ impl Machine {
         let resumes = matches!(begin, Begin::Resumes(_));
         if resumes && let Some(files) = &kept_files {
             // The store has the configuration that names this process.
-            let regions = files.export_regions()?;
-            let resumed = store.resume(Arc::new(configuration.clone()), regions);
-            let resumed = resumed.map_err(MachineError::NotResumed);
+            let resumed = files.export_regions().and_then(|regions| {
+                let resumed = store.resume(Arc::new(configuration.clone()), regions);
+                resumed.map_err(MachineError::NotResumed)
+            });
             resumed.inspect_err(|error| fabric.fail(&error.to_string()))?;
         }
         if let Some(files) = kept_files.as_ref().filter(|_| !begin.joins()) {

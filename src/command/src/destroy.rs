@@ -78,7 +78,7 @@ impl Left {
                 dir.display()
             );
         }
-        let journals = find_journals(&run_dir(config), cluster);
+        let journals = find_journals(&run_dir(config), &config.memory.dir, cluster, &dir);
         Ok(Self {
             store,
             memory: memory_of(config)?,

@@ -31,11 +31,7 @@ impl Drop for Scratch {
             let store = kept.store.as_deref();
             store.is_some_and(|store| store.starts_with(self.dir.path()))
         };
-        for kept in kept.into_iter().filter(is_here) {
-            if let Err((path, error)) = kept.remove() {
-                tracing::warn!(%error, "cannot remove {}; `farm clean` removes it", path.display());
-            }
-        }
+        kept.into_iter().filter(is_here).for_each(forget);
     }
 }
 
@@ -49,6 +45,27 @@ pub(crate) fn was_scratch(store: &Path) -> bool {
     parent
         .and_then(name)
         .is_some_and(|name| name.starts_with(PREFIX))
+}
+
+/// Removes the memory that clusters of this name have kept whose command was killed.
+fn forget_abandoned(config: &Config) {
+    let abandoned = Abandoned::find(&std::env::temp_dir());
+    let is_abandoned = |kept: &KeptMemory| {
+        let store = kept.store.as_deref();
+        kept.cluster == config.cluster.name
+            && store.is_some_and(|store| {
+                let mut abandoned = abandoned.iter();
+                was_scratch(store) || abandoned.any(|one| store.starts_with(&one.dir))
+            })
+    };
+    let kept = find_kept_memory(&config.memory.dir).unwrap_or_default();
+    kept.into_iter().filter(is_abandoned).for_each(forget);
+}
+
+fn forget(kept: KeptMemory) {
+    if let Err((path, error)) = kept.remove() {
+        tracing::warn!(%error, "cannot remove {}; `farm clean` removes it", path.display());
+    }
 }
 
 impl Scratch {
@@ -76,8 +93,9 @@ impl Scratch {
     }
 
     /// Places the store of a configuration in this directory, unless the user named another one: a cluster that ends with the
-    /// command leaves nothing that would make the next one refuse to start.
+    /// command leaves nothing that would make the next one refuse to start. Removes what one has left that was killed.
     pub(crate) fn keep_store_of(&mut self, config: &mut Config) {
+        forget_abandoned(config);
         if config.is_logged() && config.durability.dir.is_none() {
             config.durability.dir = Some(self.path().join("configuration"));
             self.memory = Some(config.memory.dir.clone());

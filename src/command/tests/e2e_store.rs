@@ -141,6 +141,28 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
         options.as_str(),
     ];
     contains(&reported(&place, &config, 0), &note);
+    // Without its configuration, the memory stays, and a start refuses.
+    let away = place.path("away");
+    fs::rename(&dir, &away).unwrap();
+    let report = doctor(&place, &config).failed(1, &[]).stdout;
+    let gone = ["memory for the configuration in", "the next start refuses"];
+    contains(&report, &gone);
+    let refused = place.start_node(&config, 1).end();
+    refused.failed(
+        1,
+        &[
+            "has kept memory in",
+            "no configuration is there",
+            "farm destroy",
+        ],
+    );
+    // Neither does a command use its name, with a configuration of its own.
+    let command = ["smallbank", "--config", &config, "--set"];
+    let elsewhere = format!("durability.dir={}", place.path("else").display());
+    fs::rename(&away, &dir).unwrap();
+    let refused = place.farm(&[&command[..], &[&elsewhere]].concat()).end();
+    refused.failed(1, &["start the machine with durability.dir", path]);
+
     let before = content(&dir);
     assert_eq!(before.len(), 1);
     let kept = clean(&place, &config, &[]).ok().stdout;

@@ -6,12 +6,14 @@
 //! ```text
 //! farmd-<cluster>-m<machine>-<start>-r<region>-<name of the cluster>                 memory of a region
 //! farmd-<cluster>-m<machine>-<start>-l<peer>.<start>.<key>-<name of the cluster>     logs; the second start is the one that exported them
-//! farmd-<cluster>-m<machine>-<start>-place-<name of the cluster>                     text: the directory of the configuration's store
+//! farmd-<cluster>-m<machine>-<start>-place-<name of the cluster>                     link to the directory of the configuration's store
 //! farmd-<cluster>-m<machine>-<start>-member-<name of the cluster>                    nothing: the process was a member
 //! ```
+//!
+//! The link is the first file of a start, and the last that is removed. It says which configuration decides about the others: clusters of the
+//! same name can have theirs in several directories, one after the other.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -27,9 +29,9 @@ use crate::mem::{Access, Mapping, MappingError, Memory};
 /// What a kept file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KeptName {
-    /// The directory of the store of the cluster's configuration.
+    /// A link to the directory of the store of the cluster's configuration.
     Place,
-    /// Nothing: the process is, or was, a member of the configuration.
+    /// Nothing: the process is, or was, a member of a configuration that is stored.
     Member,
     /// The memory of a region.
     Region(RegionId),
@@ -105,8 +107,52 @@ impl KeptFile {
     }
 }
 
-/// What processes of a machine have kept in shared memory, which have ended or run.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// What one start of a machine keeps.
+#[derive(Clone, Debug)]
+pub(crate) struct KeptStart {
+    pub(crate) boot: u64,
+    /// Never empty.
+    pub(crate) files: Vec<KeptFile>,
+}
+
+impl KeptStart {
+    /// Returns the directory of the store of the configuration that decides about the files; `None` if the start has only begun.
+    pub(crate) fn place(&self) -> Option<PathBuf> {
+        let mut files = self.files.iter();
+        let place = files.find(|file| file.what == KeptName::Place)?;
+        std::fs::read_link(&place.path).ok()
+    }
+
+    /// Returns whether the process is, or was, a member of a configuration that is stored.
+    pub(crate) fn is_member(&self) -> bool {
+        self.files.iter().any(|file| file.what == KeptName::Member)
+    }
+
+    /// Removes the files.
+    ///
+    /// # Errors
+    /// The file that could not be removed, and why.
+    pub(crate) fn remove(&self) -> Result<(), (PathBuf, io::Error)> {
+        let is_place = |file: &&KeptFile| file.what == KeptName::Place;
+        let (place, others): (Vec<_>, Vec<_>) = self.files.iter().partition(is_place);
+        let mut files = others.into_iter().chain(place);
+        files.try_for_each(|file| forget(file).map_err(|error| (file.path.clone(), error)))
+    }
+}
+
+/// Groups files of one machine of one cluster by starts.
+fn by_start(files: impl IntoIterator<Item = KeptFile>) -> Vec<KeptStart> {
+    let mut starts: BTreeMap<u64, Vec<KeptFile>> = BTreeMap::new();
+    for file in files {
+        starts.entry(file.boot).or_default().push(file);
+    }
+    let starts = starts.into_iter();
+    let start = |(boot, files)| KeptStart { boot, files };
+    starts.map(start).collect()
+}
+
+/// What processes of a machine have kept in shared memory for one configuration, which have ended or run.
+#[derive(Clone, Debug)]
 pub struct KeptMemory {
     /// Name of the cluster.
     pub cluster: String,
@@ -118,7 +164,7 @@ pub struct KeptMemory {
     pub bytes: u64,
     /// The directory of the store of the cluster's configuration, if it is known.
     pub store: Option<PathBuf>,
-    paths: Vec<PathBuf>,
+    starts: Vec<KeptStart>,
 }
 
 impl KeptMemory {
@@ -127,10 +173,21 @@ impl KeptMemory {
     /// # Errors
     /// The file that could not be removed, and why.
     pub fn remove(&self) -> Result<(), (PathBuf, io::Error)> {
-        let mut paths = self.paths.iter();
-        paths.try_for_each(|path| {
-            unless_gone(std::fs::remove_file(path)).map_err(|error| (path.clone(), error))
-        })
+        self.starts.iter().try_for_each(KeptStart::remove)
+    }
+
+    fn add(&mut self, start: KeptStart, counted: &mut BTreeSet<u64>) {
+        for file in &start.files {
+            let Ok(facts) = file.path.symlink_metadata() else {
+                continue;
+            };
+            self.files += 1;
+            // A file may have several names.
+            if counted.insert(facts.ino()) {
+                self.bytes += facts.len();
+            }
+        }
+        self.starts.push(start);
     }
 }
 
@@ -140,39 +197,37 @@ impl KeptMemory {
 /// If the directory cannot be read.
 pub fn find_kept_memory(memory_dir: &Path) -> io::Result<Vec<KeptMemory>> {
     let user = rustix::process::geteuid().as_raw();
-    let mut found: BTreeMap<(u64, MachineId), KeptMemory> = BTreeMap::new();
-    let mut counted = BTreeSet::new();
+    let mut machines: BTreeMap<(u64, MachineId), Vec<KeptFile>> = BTreeMap::new();
     for file in list(memory_dir)? {
-        let Ok(facts) = file.path.symlink_metadata() else {
-            continue;
-        };
-        if facts.uid() != user {
-            continue;
+        if matches!(file.path.symlink_metadata(), Ok(facts) if facts.uid() == user) {
+            let of = machines.entry((file.identity, file.machine));
+            of.or_default().push(file);
         }
-        let of = found.entry((file.identity, file.machine));
-        let kept = of.or_insert_with(|| KeptMemory {
-            cluster: file.cluster.clone(),
-            machine: file.machine,
-            files: 0,
-            bytes: 0,
-            store: None,
-            paths: Vec::new(),
-        });
-        kept.files += 1;
-        // A file may have several names.
-        if counted.insert(facts.ino()) {
-            kept.bytes += facts.len();
-        }
-        if file.what == KeptName::Place {
-            kept.store = place(&file).ok();
-        }
-        kept.paths.push(file.path);
     }
-    Ok(found.into_values().collect())
+    let mut all = Vec::new();
+    let mut counted = BTreeSet::new();
+    for ((_, machine), files) in machines {
+        let cluster = files[0].cluster.clone();
+        let mut found: BTreeMap<Option<PathBuf>, KeptMemory> = BTreeMap::new();
+        for start in by_start(files) {
+            let store = start.place();
+            let kept = found.entry(store.clone()).or_insert_with(|| KeptMemory {
+                cluster: cluster.clone(),
+                machine,
+                files: 0,
+                bytes: 0,
+                store,
+                starts: Vec::new(),
+            });
+            kept.add(start, &mut counted);
+        }
+        all.extend(found.into_values());
+    }
+    Ok(all)
 }
 
 /// Returns all kept files in a directory of shared memory.
-pub(crate) fn list(memory_dir: &Path) -> io::Result<Vec<KeptFile>> {
+fn list(memory_dir: &Path) -> io::Result<Vec<KeptFile>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(memory_dir)? {
         found.extend(KeptFile::parse(entry?.path()));
@@ -180,16 +235,17 @@ pub(crate) fn list(memory_dir: &Path) -> io::Result<Vec<KeptFile>> {
     Ok(found)
 }
 
-/// Returns the kept files of a cluster.
+/// Returns what all starts of machines of a cluster keep.
 pub(crate) fn of_cluster(
     run_dir: &Path,
     memory_dir: &Path,
     cluster: &str,
-) -> io::Result<Vec<KeptFile>> {
+) -> io::Result<Vec<KeptStart>> {
     let identity = Names::new(run_dir, memory_dir, cluster).identity();
     let mut files = list(memory_dir)?;
     files.retain(|file| file.identity == identity);
-    Ok(files)
+    // The number of a start is random.
+    Ok(by_start(files))
 }
 
 /// Removes a kept file. It is no error if it is gone.
@@ -208,16 +264,13 @@ impl Exporter {
         std::fs::hard_link(self.exported(capability), self.path(self.boot(), what))
     }
 
-    /// Keeps the directory of the store of the cluster's configuration.
+    /// Keeps the directory of the store of the cluster's configuration. To be called before anything else is kept.
     pub(crate) fn keep_place(&self, dir: &Path) -> io::Result<()> {
-        use std::os::unix::ffi::OsStrExt as _;
-        std::fs::write(
-            self.path(self.boot(), KeptName::Place),
-            dir.as_os_str().as_bytes(),
-        )
+        // A link exists with its target or not at all, and file systems of huge pages have links, but no `write`.
+        std::os::unix::fs::symlink(dir, self.path(self.boot(), KeptName::Place))
     }
 
-    /// Notes that this start is a member of the configuration.
+    /// Notes that this start is a member of a configuration that is stored.
     pub(crate) fn keep_member(&self) -> io::Result<()> {
         std::fs::write(self.path(self.boot(), KeptName::Member), "")
     }
@@ -228,12 +281,12 @@ impl Exporter {
         self.shared.names.journal(machine, boot)
     }
 
-    /// Returns the kept files of this machine, of any start.
-    pub(crate) fn kept(&self) -> io::Result<Vec<KeptFile>> {
+    /// Returns what all starts of this machine keep, also those of clusters of the same name with another store.
+    pub(crate) fn kept(&self) -> io::Result<Vec<KeptStart>> {
         let config = &self.shared.config;
-        let mut files = of_cluster(&config.run_dir, &config.memory_dir, &config.cluster)?;
-        files.retain(|file| file.machine == config.machine);
-        Ok(files)
+        let mut starts = of_cluster(&config.run_dir, &config.memory_dir, &config.cluster)?;
+        starts.retain(|start| start.files[0].machine == config.machine);
+        Ok(starts)
     }
 
     /// Keeps a file of an earlier start under this start.
@@ -268,27 +321,25 @@ pub(crate) fn map(path: &Path, bytes: usize) -> Result<Memory, MappingError> {
     Ok(Memory::of(Mapping::open(path, bytes, Access::ReadWrite)?).window(0, bytes))
 }
 
-/// Returns the text of a file that has the directory of a store.
-fn place(file: &KeptFile) -> io::Result<PathBuf> {
-    use std::io::Read as _;
-    use std::os::unix::ffi::OsStringExt as _;
-    let mut bytes = Vec::new();
-    File::open(&file.path)?
-        .take(1 << 16)
-        .read_to_end(&mut bytes)?;
-    Ok(std::ffi::OsString::from_vec(bytes).into())
-}
-
-/// Returns the journals that processes of a cluster have kept below a directory of sockets and locks.
+/// Returns the journals that processes of a cluster have kept below a directory of sockets and locks, but not those of starts that have kept
+/// memory in `memory_dir` for another store than this one.
 ///
 /// # Errors
-/// If the directory cannot be read.
-pub fn find_journals(run_dir: &Path, cluster: &str) -> io::Result<Vec<PathBuf>> {
+/// If a directory cannot be read.
+pub fn find_journals(
+    run_dir: &Path,
+    memory_dir: &Path,
+    cluster: &str,
+    store: &Path,
+) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(run_dir.join(cluster)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let is_journal = |name: &str| {
+    let starts = of_cluster(run_dir, memory_dir, cluster)?.into_iter();
+    let others = starts.filter(|start| start.place().is_some_and(|place| place != store));
+    let others: BTreeSet<u64> = others.map(|start| start.boot).collect();
+    let start_of = |name: &str| {
         let name = name
             .strip_prefix('m')
             .and_then(|name| name.strip_suffix(".journal"));
@@ -298,7 +349,8 @@ pub fn find_journals(run_dir: &Path, cluster: &str) -> io::Result<Vec<PathBuf>> 
     let mut found = Vec::new();
     for entry in entries {
         let entry = entry?;
-        if entry.file_name().to_str().and_then(is_journal).is_some() {
+        let boot = entry.file_name().to_str().and_then(start_of);
+        if boot.is_some_and(|boot| !others.contains(&boot)) {
             found.push(entry.path());
         }
     }
@@ -361,22 +413,39 @@ mod tests {
         std::fs::write(&first, [0; 100]).unwrap();
         // The next start has it, too.
         std::fs::hard_link(&first, names.kept(machine, 2, &region.text())).unwrap();
-        std::fs::write(names.kept(machine, 2, &KeptName::Place.text()), "/store").unwrap();
+        let place = |boot| names.kept(machine, boot, &KeptName::Place.text());
+        std::os::unix::fs::symlink("/store", place(1)).unwrap();
+        std::os::unix::fs::symlink("/store", place(2)).unwrap();
         std::fs::write(dir.path().join("other"), "").unwrap();
-        let found = find_kept_memory(dir.path()).unwrap();
-        assert_eq!(found.len(), 1);
-        let kept = &found[0];
-        assert_eq!((kept.files, kept.bytes, kept.machine), (3, 106, machine));
-        assert_eq!(kept.store.as_deref(), Some(Path::new("/store")));
-        kept.remove().unwrap();
-        kept.remove().unwrap();
-        assert_eq!(find_kept_memory(dir.path()).unwrap(), []);
+        // A cluster of the same name, with its configuration in another directory.
+        std::os::unix::fs::symlink("/else", place(3)).unwrap();
+        let found = || find_kept_memory(dir.path()).unwrap();
+        let store = |kept: &KeptMemory| kept.store.clone().unwrap();
+        assert_eq!(
+            found().iter().map(store).collect::<Vec<_>>(),
+            [Path::new("/else"), Path::new("/store")]
+        );
+        let kept = &found()[1];
+        assert_eq!((kept.files, kept.bytes, kept.machine), (4, 112, machine));
 
-        assert!(find_journals(dir.path(), "c").unwrap().is_empty());
+        let store = Path::new("/store");
+        let journals = || find_journals(dir.path(), dir.path(), "c", store).unwrap();
+        assert!(journals().is_empty());
         std::fs::create_dir(dir.path().join("c")).unwrap();
-        let journal = names.journal(machine, 2);
-        std::fs::write(&journal, "").unwrap();
+        let journal = |boot| {
+            let path = names.journal(machine, boot);
+            std::fs::write(&path, "").unwrap();
+            path
+        };
+        let (of_this, unknown) = (journal(2), journal(4));
+        journal(3);
         std::fs::write(dir.path().join("c/m1.lock"), "").unwrap();
-        assert_eq!(find_journals(dir.path(), "c").unwrap(), [journal]);
+        let mut listed = journals();
+        listed.sort();
+        assert_eq!(listed, [of_this, unknown]);
+
+        kept.remove().unwrap();
+        kept.remove().unwrap();
+        assert_eq!(found().len(), 1, "that of the other cluster stays");
     }
 }

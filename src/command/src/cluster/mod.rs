@@ -96,9 +96,9 @@ fn check_new(config: &Config) -> anyhow::Result<()> {
     let dir = store_dir(config);
     match find(&dir, &config.cluster.name)? {
         Found::Earlier(_) => bail!(
-            "{} has the configuration of a cluster that ran before, and this command begins with an empty one: remove what that \
-             cluster has left with `farm destroy` and the options --config and --set of this command, or set durability.dir to \
-             another directory",
+            "{} has the configuration of a cluster that ran before, and this command begins with an empty one: give the cluster of the \
+             command another name (cluster.name), and another directory if you have named one (durability.dir), or remove what that \
+             cluster has left with `farm destroy` and the options --config and --set of this command",
             dir.display()
         ),
         Found::Nothing | Found::InUse => Ok(()),
@@ -121,8 +121,8 @@ impl Cluster {
         let mut dir = Scratch::new(&std::env::temp_dir())
             .context("the configuration of the nodes needs a file")?;
         let mut config = config.clone();
-        dir.keep_store_of(&mut config);
         check_new(&config)?;
+        dir.keep_store_of(&mut config);
         let file = dir.path().join("cluster.toml");
         std::fs::write(&file, config.to_toml()).with_context(|| {
             format!(

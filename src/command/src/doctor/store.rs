@@ -11,6 +11,7 @@ use farm_core::membership::files::KEPT;
 use farm_core::membership::store::StoreError;
 
 use super::{Finding, Level};
+use crate::destroy::memory_of;
 
 /// Topic of the findings.
 const ABOUT: &str = "store";
@@ -27,17 +28,35 @@ pub(super) fn findings(config: &Config, options: &str) -> Vec<Finding> {
     }
     let dir = store_dir(config);
     let most = most_bytes_of(config);
-    let mut findings = vec![content(
+    let found = content(
         &dir,
         (&config.cluster.name, config.survives_losses()),
         options,
-    )];
+    );
+    let mut findings = vec![found];
+    findings.extend(memory(config, &dir, options));
     if findings[0].level != Level::Problem {
         findings.extend(free(&dir, space(&dir).ok(), most));
     }
     findings.extend(regions(most));
     findings.extend(place(config));
     findings
+}
+
+/// Reports memory that machines have kept for a configuration that is not there.
+fn memory(config: &Config, dir: &Path, options: &str) -> Option<Finding> {
+    let is_gone = matches!(find(dir, &config.cluster.name), Ok(Found::Nothing));
+    let kept = memory_of(config).ok().filter(|_| is_gone)?;
+    let first = kept.first()?;
+    let fact = format!(
+        "machine {} has kept memory for the configuration in {}, which is not there: the next start refuses",
+        first.machine,
+        dir.display()
+    );
+    let finding = Finding::new(Level::Problem, ABOUT, fact);
+    let finding =
+        finding.advice("bring the directory back; or, if the data is not needed, remove it");
+    Some(finding.command(format!("farm destroy{options}")))
 }
 
 /// Reports on which host the directory is needed, if the machines can be on several ones.
