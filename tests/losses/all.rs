@@ -28,6 +28,25 @@ fn all_processes_are_killed() {
     }
 }
 
+/// All processes are killed, and the memory of one machine is gone. The others have copies of it and go on, and it joins them, in each turn
+/// another machine.
+#[test]
+fn all_processes_are_killed_and_memory_of_some_is_gone() {
+    let mut machines = Machines::start("gone", 2);
+    machines.wait_for_transfers(200);
+    for gone in 1..=MACHINES {
+        machines.wait_until_full(2);
+        machines.kill_all();
+        machines.lose_memory(gone);
+        let started = (1..=MACHINES).map(|machine| machines.start_again(machine));
+        for process in started.collect::<Vec<_>>() {
+            machines.wait_for_first(process);
+        }
+    }
+    machines.wait_for_transfers(200);
+    machines.judge();
+}
+
 /// Starts all machines, and kills them again after a while, several times.
 fn kill_starts(machines: &Machines, times: u16) {
     for number in 0..times {

@@ -155,6 +155,20 @@ impl Machines {
         }
     }
 
+    /// Removes what a machine has kept, as if its memory had been on a host that was switched off. Its process has ended.
+    pub(crate) fn lose_memory(&self, machine: u16) {
+        let (files, mut removed) = (std::fs::read_dir("/dev/shm").unwrap().flatten(), 0);
+        for file in files {
+            let name = file.file_name().into_string().unwrap();
+            let is_kept = name.starts_with("farmd-") && name.ends_with(&self.cluster);
+            if is_kept && name.contains(&format!("-m{machine}-")) {
+                std::fs::remove_file(file.path()).unwrap();
+                removed += 1;
+            }
+        }
+        assert!(removed > 0);
+    }
+
     /// Ends the transfers, and compares what is there with what was reported.
     pub(crate) fn judge(&mut self) {
         self.dir.write("enough", "");

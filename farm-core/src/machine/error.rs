@@ -85,15 +85,13 @@ pub enum MachineError {
     Kept(#[from] KeptError),
     /// What an earlier process of the machine had in memory is gone.
     #[error(
-        "{what} of machine {machine}, which configuration {configuration} of this cluster names, is gone: it was in the memory of this \
-         host, and is lost when that is switched off. If other machines of the cluster have it, start them first, and then this one. If the \
-         data is not needed, remove what the cluster left with `farm destroy`"
+        "the memory of machine {machine}, which configuration {configuration} of this cluster names, is gone, and no other machine has \
+         complete copies of all its regions: it was in the memory of this host, and is lost when that is switched off. Remove what the \
+         cluster has left with `farm destroy`, and load the data again"
     )]
     MemoryGone {
         /// The machine.
         machine: MachineId,
-        /// What is gone.
-        what: String,
         /// The configuration that names it.
         configuration: Version,
     },

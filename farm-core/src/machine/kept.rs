@@ -1,6 +1,6 @@
 //! What a machine on shared memory keeps beyond its process, in files ([`crate::kept`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,14 +11,14 @@ use crate::config::Config;
 use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::Exporter as ShmExporter;
 use crate::fabric::shm::kept::{
-    KeptFile, KeptName, KeptStart, find_journals, forget, map, of_cluster,
+    KeptFile, KeptName, KeptStart, find_journals, forget, journal_of, map, of_cluster,
 };
 use crate::fabric::{Capability, Exporter};
 use crate::files::unless_gone;
 use crate::ids::{MachineId, RegionId};
 use crate::kept::{Journal, Kept, KeptError, Segments};
 use crate::mem::Memory;
-use crate::membership::configuration::{Configuration, Process};
+use crate::membership::configuration::{Configuration, Member, Process};
 use crate::membership::files::FileStore;
 use crate::membership::store::ConfigStore as _;
 use crate::messaging::{RingFormat, SegmentLayout};
@@ -117,9 +117,8 @@ impl KeptFiles {
             return Ok(None);
         };
         let before = newest.member(me).map_or(0, |member| member.boot);
-        let gone = |what: String| MachineError::MemoryGone {
+        let gone = || MachineError::MemoryGone {
             machine: me,
-            what,
             configuration: newest.version,
         };
         let own: Vec<RegionId> = newest.full_on(me).collect();
@@ -128,7 +127,7 @@ impl KeptFiles {
             // A process that ended while it joined had nothing that is needed.
             return match own.is_empty() {
                 true => Self::begin_with(config, me, exporter).map(Some),
-                false => Err(gone(format!("the journal {}", path.display()))),
+                false => Err(gone()),
             };
         }
         // Also checks the version and the configuration.
@@ -140,8 +139,8 @@ impl KeptFiles {
             let mut files = files.iter();
             files.any(|file| file.what == KeptName::Region(*region))
         };
-        if let Some(region) = own.iter().find(|region| !has(region)) {
-            return Err(gone(format!("the memory of region {region}")));
+        if !own.iter().all(has) {
+            return Err(gone());
         }
         let is_needed = |file: &&KeptFile| match file.what {
             KeptName::Region(region) => own.contains(&region),
@@ -336,6 +335,32 @@ impl Kept for KeptFiles {
         let cleared = self.journal().clear(before);
         cleared.map_err(kept_error)
     }
+}
+
+/// Returns the members of a configuration, all of which have ended, whose memory is gone.
+pub(super) fn gone_in(
+    config: &Config,
+    newest: &Configuration,
+) -> Result<BTreeSet<MachineId>, MachineError> {
+    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
+    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(failed)?;
+    let starts = starts.into_iter().map(|start| (start.boot, start.files));
+    let starts: BTreeMap<u64, Vec<KeptFile>> = starts.collect();
+    let is_gone = |member: &&Member| {
+        let mut full = newest.full_on(member.machine).peekable();
+        let has = |region: RegionId| {
+            let files = starts.get(&member.boot);
+            let mut files = files.into_iter().flatten();
+            files.any(|file| file.what == KeptName::Region(region))
+        };
+        let journal = journal_of(&run_dir, cluster, member.machine, member.boot);
+        full.peek().is_some() && !(journal.exists() && full.all(has))
+    };
+    let members = newest.members.iter().filter(|member| member.stores);
+    Ok(members
+        .filter(is_gone)
+        .map(|member| member.machine)
+        .collect())
 }
 
 /// Removes what the machines of a cluster have kept in shared memory for its store, and their journals. The configuration stays. To be

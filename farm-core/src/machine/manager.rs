@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::kept::gone_in;
 use super::meet::Met;
 use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
@@ -110,6 +111,37 @@ pub(super) fn may_write(
     let programs = newest.running().filter(|member| !member.stores);
     let left = newest.expiring.iter().copied();
     any_alive(config, id, programs.map(Member::process).chain(left))
+}
+
+/// Returns a configuration, whose members with memory have ended, if these can go on in it. If the memory of some is gone and the others have
+/// copies, those are removed from the cluster, and the next look finds the configuration without them.
+pub(super) fn to_resume(
+    config: &Config,
+    id: MachineId,
+    newest: Configuration,
+) -> Result<Option<Configuration>, MachineError> {
+    let gone = gone_in(config, &newest)?;
+    let Some(first) = gone.first() else {
+        return Ok(Some(newest));
+    };
+    let all = newest.running().map(Member::process);
+    let mut store = FileStore::at(&store_dir(config), &config.cluster.name);
+    if any_alive(config, id, all)?.is_some() || store.read()?.as_ref() != Some(&newest) {
+        // They go on by themselves, or the next processes have taken over the memory meanwhile.
+        return Ok(None);
+    }
+    let next = newest.without_memory_of(&gone);
+    let next = next.map_err(|_| MachineError::MemoryGone {
+        machine: *first,
+        configuration: newest.version,
+    })?;
+    if store.compare_and_swap(&next)? == Swap::Won {
+        tracing::warn!(
+            machines = ?gone,
+            "memory is gone: the cluster goes on without these machines, of which others have copies; they join it when they are started"
+        );
+    }
+    Ok(None)
 }
 
 /// Returns the machine of a process that runs, of those that are asked for.

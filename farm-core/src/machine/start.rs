@@ -8,7 +8,7 @@ use super::admission::Admit;
 use super::kept::KeptFiles;
 use super::manager::{
     STARTS_AGAIN, begin_stored, begin_with, config_store, joins_survivors, make_manager,
-    make_members, may_write, newest_configuration, resume_with,
+    make_members, may_write, newest_configuration, resume_with, to_resume,
 };
 use super::meet::{Met, meet};
 use super::pages::Pages;
@@ -57,11 +57,13 @@ impl Begin {
         if !newest.stores(id) {
             return Ok(Self::Waits(Awaited::Others));
         }
-        let alive = may_write(config, id, &newest)?;
-        Ok(match alive {
-            Some(machine) => Self::Waits(Awaited::EndOf(machine)),
-            None => Self::Resumes(Box::new(newest)),
-        })
+        if let Some(machine) = may_write(config, id, &newest)? {
+            return Ok(Self::Waits(Awaited::EndOf(machine)));
+        }
+        let newest = to_resume(config, id, newest)?;
+        Ok(newest.map_or(Self::Waits(Awaited::Others), |newest| {
+            Self::Resumes(Box::new(newest))
+        }))
     }
 
     /// Checks that the store still has what this was chosen for, when no other process of this machine can start any more.

@@ -1,8 +1,10 @@
 //! Starts all machines again after all had ended: they go on with what their processes have kept.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use farm_core::ids::MachineId;
+use farm_core::marks;
 use farm_core::membership::configuration::Process;
 use farm_core::worker::Worker;
 
@@ -10,8 +12,9 @@ use super::{Cluster, Machine};
 
 impl Cluster {
     /// Starts all machines with memory again that the newest configuration names, together, if none of them and no other process runs.
-    /// `attach` attaches the layers to each worker. Returns their indices.
-    pub fn resume(&self, attach: impl Fn(&mut Worker)) -> Vec<usize> {
+    /// The memory of machine `gone` may be lost: if the others have copies of all of it, they go on without it. `attach` attaches the layers
+    /// to each worker. Returns the indices of the machines that were started.
+    pub fn resume(&self, gone: Option<usize>, attach: impl Fn(&mut Worker)) -> Vec<usize> {
         let parts = &self.parts;
         parts.leave_stopped();
         if parts.machines.iter().any(Machine::is_running) {
@@ -22,6 +25,16 @@ impl Cluster {
             parts.fabric.kill(parts.machines[machine].id);
         }
         parts.links.borrow_mut().clear();
+        if let Some(machine) = gone.map(|gone| &parts.machines[gone]) {
+            let newest = parts.changes.newest();
+            let is_member = newest.stores(machine.id);
+            let next = newest.without_memory_of(&BTreeSet::from([machine.id]));
+            if let Some(next) = next.ok().filter(|_| is_member) {
+                marks::mark("absence: the memory of a machine is gone after all had ended");
+                machine.kept.borrow_mut().clear();
+                parts.changes.resume(&next);
+            }
+        }
         let newest = parts.changes.newest();
         let storing = newest.members.iter().filter(|member| member.stores);
         let ids: Vec<MachineId> = storing.map(|member| member.machine).collect();

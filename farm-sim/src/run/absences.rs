@@ -166,6 +166,7 @@ pub(super) struct Guests<'p> {
     known: Vec<Address>,
     /// Whether machines start again after all had ended.
     resumes: bool,
+    seed: u64,
     /// Number of times that they did.
     resumed: usize,
     /// Number of operations that ended on machines that left.
@@ -201,6 +202,7 @@ impl<'p> Guests<'p> {
             is_set_up: false,
             known: Vec::new(),
             resumes: false,
+            seed: 0,
             resumed: 0,
             ended: 0,
             logs: Vec::new(),
@@ -208,9 +210,9 @@ impl<'p> Guests<'p> {
         }
     }
 
-    /// Machines start again after all had ended.
-    pub(super) fn that_resume(mut self, resumes: bool) -> Self {
-        self.resumes = resumes;
+    /// Machines start again after all had ended. The seed decides which of them has lost its memory.
+    pub(super) fn that_resume(mut self, resumes: bool, seed: u64) -> Self {
+        (self.resumes, self.seed) = (resumes, seed);
         self
     }
 
@@ -385,7 +387,11 @@ impl<'p> Guests<'p> {
         if !(self.will_resume() && all_are_away) {
             return false;
         }
-        let places = cluster.resume(attach);
+        let machines = cluster.workers() / self.workers;
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(self.seed ^ (self.resumed as u64 + 1));
+        let gone = rng.random_range(0..machines);
+        let gone = rng.random_bool(0.25).then_some(gone);
+        let places = cluster.resume(gone, attach);
         marks::mark("absence: all processes had ended");
         for guest in &mut self.guests {
             if places.contains(&guest.machine) {

@@ -58,7 +58,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
         });
     }
     let guests = Guests::new((&plan.absences, &plan.returns), &plan.spec, &plan.limits);
-    let mut guests = guests.that_resume(!plan.kills.is_empty());
+    let mut guests = guests.that_resume(!plan.kills.is_empty(), plan.seed);
     let end = run_clients(plan, &cluster, &mut guests, &attach);
     let survives = plan.limits.survives;
     let rested = match (end, plan.loss) {

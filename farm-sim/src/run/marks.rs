@@ -7,6 +7,7 @@ use farm_core::marks::Reached;
 pub const ALL: &[&str] = &[
     "abort: at a primary",
     "absence: a machine joins after all had ended",
+    "absence: the memory of a machine is gone after all had ended",
     "absence: a machine with memory is back under load",
     "absence: all processes had ended",
     "absence: back for the second time",

@@ -248,6 +248,11 @@ pub(crate) fn of_cluster(
     Ok(by_start(files))
 }
 
+/// Returns the path of the journal of a start of a machine of a cluster.
+pub(crate) fn journal_of(run_dir: &Path, cluster: &str, machine: MachineId, boot: u64) -> PathBuf {
+    Names::new(run_dir, Path::new(""), cluster).journal(machine, boot)
+}
+
 /// Removes a kept file. It is no error if it is gone.
 pub(crate) fn forget(file: &KeptFile) -> io::Result<()> {
     unless_gone(std::fs::remove_file(&file.path))

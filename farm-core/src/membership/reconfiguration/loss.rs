@@ -36,6 +36,18 @@ impl Halted {
 }
 
 impl Configuration {
+    /// Returns the configuration that follows this one when all processes have ended and the memory of some machines is gone: the others have
+    /// copies of all regions, and go on without these.
+    ///
+    /// # Errors
+    /// [`Halted`] if a region has no full replica on the others.
+    pub fn without_memory_of(&self, gone: &BTreeSet<MachineId>) -> Result<Self, Halted> {
+        let mut storing = self.members.iter().filter(|member| member.stores);
+        let manager = storing.find(|member| !gone.contains(&member.machine));
+        let manager = manager.map_or(self.manager, |member| member.machine);
+        self.without(gone, manager, [])
+    }
+
     /// Returns the configuration that follows this one without the processes of some machines, made by `manager`, which is one of the
     /// others. `expiring` are processes that have left before and may not be gone.
     ///
