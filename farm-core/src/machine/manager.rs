@@ -228,7 +228,8 @@ pub(super) fn begin_stored(
     (id, next): (MachineId, &Configuration),
     (patience, departed): (Patience<'_>, &dyn Fn() -> Option<Departed>),
 ) -> Result<FileStore, MachineError> {
-    let mut store = FileStore::at(&store_dir(config), &config.cluster.name);
+    let open = || FileStore::at(&store_dir(config), &config.cluster.name);
+    let mut store = open();
     let mut stored = match next.manager == id {
         true => store.compare_and_swap(next).map(drop),
         false => Ok(()),
@@ -239,6 +240,11 @@ pub(super) fn begin_stored(
         // If the manager could not store it, that is the reason why it cannot be read.
         let found = match found {
             Ok(found) => found,
+            // The manager has created the directory, and removed it because it could not store anything there. It says so.
+            Err(StoreError::Gone(_)) if next.manager != id => {
+                store = open();
+                None
+            }
             Err(error) => return Err(stored.err().unwrap_or(error).into()),
         };
         if found.as_ref() == Some(next) {

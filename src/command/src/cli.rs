@@ -25,7 +25,7 @@ pub(crate) use linkbench::{LinkMix, LinkbenchArgs};
 pub(crate) use oltp::{OltpArgs, SmallbankArgs, TatpArgs};
 pub(crate) use sim::SimArgs;
 pub(crate) use taobench::{TaoMix, TaobenchArgs};
-pub(crate) use workload::WorkloadArgs;
+pub(crate) use workload::{CampaignArgs, WorkloadArgs};
 
 /// The text of `config/local.toml`, the configuration without `--config`.
 const LOCAL: &str = include_str!("../../../config/local.toml");
@@ -50,6 +50,7 @@ Examples:
   farm taobench --mix a                          measure transactions on a social graph, and check it
   farm edges graph.txt.gz --two-hop              import an edge list, and measure two-hop queries
   farm workload bank --verify                    run transactions on three processes, and check the history
+  farm campaign --kills 100                      kill all processes of clusters 100 times, and check each
   farm sim --seeds 1000                          simulate 1,000 clusters with faults, and check each
   farm bench limit                               compare lookups with random reads of this host's memory
   farm verify --config my.toml                   compare the copies of data of a running cluster
@@ -96,6 +97,8 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Run a workload on a temporary cluster, record its history, and check the history.
     Workload(WorkloadArgs),
+    /// Kill all processes of temporary clusters under load, again and again, and check what they have left.
+    Campaign(CampaignArgs),
     /// Run the platform in a simulator that injects faults, and check the results.
     Sim(SimArgs),
     /// Check this host against a configuration, and print what to change, with commands.
@@ -415,6 +418,10 @@ pub(crate) struct NodeArgs {
     /// Attach the handlers of judged workloads to every worker.
     #[arg(long, hide = true, requires = "driven")]
     pub(crate) judged: bool,
+
+    /// Switch on the first deliberate bug whose name contains TEXT, on every worker, from its start.
+    #[arg(long, value_name = "TEXT", hide = true, requires = "driven")]
+    pub(crate) mutant: Option<String>,
 }
 
 /// Options of `farm bench`.

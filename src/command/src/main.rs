@@ -3,6 +3,7 @@
 
 mod bench;
 mod beside;
+mod campaign;
 mod clean;
 mod cli;
 mod cluster;
@@ -90,6 +91,7 @@ fn run(command: Command, log: Option<&str>) -> anyhow::Result<ExitCode> {
         Command::Node(args) => cluster::node::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Workload(args) => workload::run(&args, log),
+        Command::Campaign(args) => campaign::run(&args, log),
         Command::Sim(args) => sim::run(&args),
     }
 }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use anyhow::{Context, bail};
-use farm_check::checkers;
+use farm_check::checkers::{self, Facts};
 use farm_check::history::History;
 use farm_check::workload::{FinalState, Kind, Log, Spec};
 use farm_core::config::host::{check_memory, probe};
@@ -101,6 +101,29 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
 
 /// Runs all checkers, and prints the number of checked operations.
 fn verify(spec: &Spec, history: &History, finished: &FinalState) -> anyhow::Result<()> {
+    let facts = judge(spec, history, finished)?;
+    writeln!(
+        crate::Output,
+        "right: all checks passed; {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys or on \
+         a graph",
+        facts.transactions,
+        facts.committed,
+        facts.reads,
+        facts.writes,
+        facts.operations
+    )?;
+    Ok(())
+}
+
+/// Runs all checkers.
+///
+/// # Errors
+/// The findings of all checkers, and if the history has nothing to check.
+pub(crate) fn judge(
+    spec: &Spec,
+    history: &History,
+    finished: &FinalState,
+) -> anyhow::Result<Facts> {
     let facts = checkers::check(history);
     let adya = match spec.kind {
         Kind::Table | Kind::Graph => Ok(()),
@@ -124,15 +147,5 @@ fn verify(spec: &Spec, history: &History, finished: &FinalState) -> anyhow::Resu
             "WRONG, no transaction committed and no operation changed a key, so the check proves nothing"
         );
     }
-    writeln!(
-        crate::Output,
-        "right: all checks passed; {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys or on \
-         a graph",
-        facts.transactions,
-        facts.committed,
-        facts.reads,
-        facts.writes,
-        facts.operations
-    )?;
-    Ok(())
+    Ok(facts)
 }

@@ -51,3 +51,21 @@ fn every_transactional_workload_finds_bugs_of_the_commit() {
         judged_wrong(&place, kind, "lock at a newer version than read", &[]);
     }
 }
+
+/// What an earlier process had in its logs is not read: transactions that were reported are lost, or done by halves.
+#[test]
+fn a_campaign_finds_that_what_was_kept_is_lost() {
+    let place = Place::new("mutant-campaign");
+    let mutant = "log of an earlier process not read";
+    let found = (0..MOST_SEEDS).any(|seed| {
+        let seed = seed.to_string();
+        let patience = ["--patience", "10"];
+        let args = ["--kills", "10", "--first", &seed, "--mutant", mutant];
+        let args = [&args[..], &patience].concat();
+        let ended = place.small("campaign", &args).end();
+        // The records of a wrong run are kept.
+        place.forget_temporary_files();
+        ended.code == Some(1)
+    });
+    assert!(found, "{MOST_SEEDS} runs with {mutant:?} were judged right");
+}

@@ -4,8 +4,8 @@ use farm_core::ids::Address;
 use farm_core::worker::{AddressError, Worker};
 use farm_txn::{ObjectId as TxObject, Tx, TxError, TxHandle, api};
 
-use super::log::Tried as LoggedTry;
 use super::notes::{Got, Torn, Want};
+use super::persist::Tried as LoggedTry;
 use super::running::{Shipped, Stop, Tried};
 use super::script::Script;
 use super::state::{owner_place, work};
@@ -48,7 +48,7 @@ pub(super) fn next(
     got: Got,
 ) -> Result<Want, Stop> {
     script.next(tx, got).map_err(|Torn(why)| {
-        work(worker).log.violations.push(why);
+        work(worker).log.violate(why);
         Stop::Torn
     })
 }
@@ -94,13 +94,11 @@ pub(super) fn note(
     committed: Option<bool>,
     accesses: Vec<Access>,
 ) -> usize {
-    let log = &mut work(worker).log;
-    log.tried.push(LoggedTry {
+    work(worker).log.attempt(LoggedTry {
         number: shipped.number,
         committed,
         accesses,
-    });
-    log.tried.len() - 1
+    })
 }
 
 /// Returns whether a try took effect; `None` if that is not known.
@@ -116,11 +114,8 @@ pub(super) fn known(outcome: &Result<(), TxError>) -> Option<bool> {
 /// records the invariants that its script found broken.
 pub(super) fn settle(worker: &mut Worker, (tried, broken): Tried, committed: Option<bool>) {
     let log = &mut work(worker).log;
-    // If the cluster was lost, the log may have been taken already.
-    if let Some(tried) = log.tried.get_mut(tried) {
-        tried.committed = committed;
-    }
+    log.settle(tried, committed);
     if committed == Some(true) {
-        log.violations.extend(broken);
+        broken.into_iter().for_each(|why| log.violate(why));
     }
 }

@@ -13,7 +13,6 @@ use super::clients::{
 };
 use super::doing::Doing;
 use super::follow::{self, image_of};
-use super::log::Asked;
 use super::message::{CONFLICT, DONE, IN_DOUBT, REFUSED, RUN, encode};
 use super::named::Named;
 use super::spec::Kind;
@@ -105,12 +104,7 @@ fn begin_transaction(worker: &mut Worker, index: usize) {
         seed,
         attempt: 0,
     };
-    work.log.asked.push(Asked {
-        number,
-        client,
-        begun,
-        ended: None,
-    });
+    work.log.ask(number, client, begun);
     ship(worker, index, ());
 }
 
@@ -132,8 +126,7 @@ fn ship(worker: &mut Worker, client: usize, (): ()) {
         Err(error) => {
             work(worker)
                 .log
-                .violations
-                .push(format!("cannot ship a transaction to worker {to}: {error}"));
+                .violate(format!("cannot ship a transaction to worker {to}: {error}"));
             end_all(worker);
         }
     }
@@ -179,16 +172,7 @@ fn answered(worker: &mut Worker, client: usize, reply: Result<&[u8], CallError>)
         _ => Outcome::Aborted,
     };
     let number = *number;
-    let asked = work
-        .log
-        .asked
-        .iter_mut()
-        .rev()
-        .find(|asked| asked.number == number);
-    // If the cluster was lost, the client's history may already have been handed to the checkers.
-    if let Some(asked) = asked {
-        asked.ended = Some((now, outcome));
-    }
+    work.log.end(number, now, outcome);
     ended(worker, index);
 }
 
@@ -226,7 +210,7 @@ fn read_done(worker: &mut Worker, client: usize, result: ReadResult) {
         // The object stayed locked for all tries of the read: its locker may have crashed.
         Err(ReadError::StaysLocked(_)) => return ended(worker, index),
         Err(error) => {
-            work(worker).log.violations.push(format!(
+            work(worker).log.violate(format!(
                 "cannot read object {object} without locks: {error}"
             ));
             return end_all(worker);
@@ -240,13 +224,13 @@ fn read_done(worker: &mut Worker, client: usize, result: ReadResult) {
         Ok(value) => value,
         Err(torn) => {
             let violation = format!("lock-free read of object {object}, version {version}: {torn}");
-            work(worker).log.violations.push(violation);
+            work(worker).log.violate(violation);
             return ended(worker, index);
         }
     };
     let work = work(worker);
     let state = &work.clients[index];
-    work.log.reads.push(Transaction {
+    work.log.read(Transaction {
         client: state.number,
         begun: state.begun,
         ended: now,

@@ -63,7 +63,7 @@ pub(super) fn call_done(worker: &mut Worker) {
 /// Ends all clients, because the workload cannot be set up.
 pub(super) fn give_up(worker: &mut Worker, why: String) {
     work(worker).gave_up = true;
-    work(worker).log.violations.push(why);
+    work(worker).log.violate(why);
     end_all(worker);
 }
 

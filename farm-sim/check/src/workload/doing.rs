@@ -103,6 +103,6 @@ pub(super) struct RowsTransaction {
     pub(super) attempt: u8,
     /// The index of this attempt in the log, set just before its commit.
     pub(super) tried: Option<usize>,
-    /// The index of the transaction in the log.
-    pub(super) asked: Option<usize>,
+    /// The number of the transaction in the log.
+    pub(super) asked: Option<u64>,
 }

@@ -27,7 +27,7 @@ pub(super) fn code(worker: &mut Worker, number: u64, stop: Stop) -> Option<u8> {
         }
         Stop::Tx(error) => {
             let violation = format!("transaction {number:#x} failed: {error}");
-            work(worker).log.violations.push(violation);
+            work(worker).log.violate(violation);
             Some(REFUSED)
         }
     }

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::graph::AuditedNode;
+use super::log::Log;
 use crate::history::{Access, Outcome, Transaction};
 
 /// The client number of the last read; no client of the workload has it.
@@ -27,6 +28,8 @@ pub struct FinalState {
     pub nodes: Vec<AuditedNode>,
     /// Cents that this worker's clients added to the total of all accounts.
     pub paid_in: i64,
+    /// Cents that transactions add whose outcome is not known.
+    pub unsure: Vec<i64>,
 }
 
 /// The final state of an object.
@@ -48,8 +51,15 @@ impl FinalState {
             all.objects.extend(one.objects);
             all.nodes.extend(one.nodes);
             all.paid_in += one.paid_in;
+            all.unsure.extend(one.unsure);
         }
         all
+    }
+
+    /// Takes what clients have added from the logs of all processes, read from their files, and not from those that are left.
+    pub fn take_paid(&mut self, logs: &[Log]) {
+        self.paid_in = logs.iter().map(|log| log.paid_in).sum();
+        self.unsure = logs.iter().flat_map(|log| log.unsure.clone()).collect();
     }
 
     /// Returns a transaction that reads every object after all others have ended, so that the checkers verify that the

@@ -26,6 +26,7 @@ impl FinalState {
             objects,
             nodes,
             paid_in,
+            unsure,
         } = self;
         if taken != live {
             return Err(format!(
@@ -36,7 +37,7 @@ impl FinalState {
             return graph::check(nodes);
         }
         if spec.kind.has_rows() {
-            return rows::check(spec, objects, *paid_in);
+            return rows::check(spec, objects, (*paid_in, unsure));
         }
         let count = match spec.spread {
             true => objects.len(),

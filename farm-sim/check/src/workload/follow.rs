@@ -86,7 +86,7 @@ fn read_done(worker: &mut Worker, client: usize, result: ReadResult) {
                      read the entry is still open: {error}",
                     named.pointer.address, named.entry
                 );
-                work(worker).log.violations.push(why);
+                work(worker).log.violate(why);
             }
             return ended(worker, index);
         }
@@ -104,7 +104,7 @@ fn read_done(worker: &mut Worker, client: usize, result: ReadResult) {
             named.pointer.address,
             named.pointer.class().object_bytes()
         );
-        work(worker).log.violations.push(why);
+        work(worker).log.violate(why);
     } else if named.pointer.names(incarnation) {
         judge(worker, index, named, version, &payload);
     }
@@ -126,7 +126,7 @@ fn judge(worker: &mut Worker, client: usize, named: Named, version: u64, payload
          but found {found:?}",
         named.pointer.address, named.entry, named.born
     );
-    work(worker).log.violations.push(why);
+    work(worker).log.violate(why);
 }
 
 /// Returns the version and the payload of an image that was found consistent.

@@ -21,7 +21,7 @@
 //! | `rows` | SmallBank and TATP |
 //! | `graph` | operations on a graph |
 //! | `finish`, `final_state` | checks of the final state |
-//! | `log` | the records of a worker, which are merged into a [`history`](crate::history) |
+//! | `log`, `persist` | the records of a worker, which are merged into a [`history`](crate::history), also in a file |
 
 mod attempt;
 mod churn;
@@ -38,6 +38,7 @@ mod message;
 mod named;
 mod notes;
 mod objects;
+mod persist;
 mod retried;
 mod rows;
 mod running;
@@ -110,6 +111,22 @@ pub fn start_again(
         kind if kind.has_rows() => rows::set_up(worker),
         _ if known.is_empty() => objects::set_up(worker),
         _ => objects::set_up_again(worker, known),
+    }
+}
+
+/// Writes what is recorded on this worker to a new file, too ([`Log::from_file`]), so that its process can be killed.
+/// To be called before the workload is started.
+///
+/// # Errors
+/// If the file exists, or cannot be created.
+pub fn keep_log_in(worker: &mut Worker, path: &std::path::Path) -> std::io::Result<()> {
+    work(worker).log.keep_in(path)
+}
+
+/// Has the clients of this worker end when their operations have ended.
+pub fn enough(worker: &mut Worker) {
+    for client in &mut work(worker).clients {
+        client.left = 0;
     }
 }
 

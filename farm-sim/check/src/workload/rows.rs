@@ -3,6 +3,7 @@
 
 mod records;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use farm_bench::oltp::attempt::{self, Stamp, Stop, Trail};
@@ -17,8 +18,8 @@ use rand::Rng;
 use super::clients::{self, ASK_AGAIN, BACKOFF_NANOS, MOST_ATTEMPTS, begin_all, end_all, give_up};
 use super::doing::{Doing, RowsTransaction};
 use super::final_state::{FinalState, Last};
-use super::log::{Asked, Tried};
 use super::message::{ASK_LOADED, ROWS_LOADED, SETUP_FAILED, WHERE};
+use super::persist::Tried;
 use super::spec::{Kind, Spec};
 use super::state::{Rows, first_client, id, moment, place, rows, work, workers};
 use crate::history::{KeyOperation, KeyRequest, KeyResult, Outcome, Transaction};
@@ -160,7 +161,7 @@ fn loaded(worker: &mut Worker, (): (), result: Result<Changed, KvError>) {
                 .pop()
                 .expect("the row that was inserted is in `to_load`");
             if let Some(key) = key_of(&name) {
-                work(worker).log.operations.push(KeyOperation {
+                work(worker).log.operate(KeyOperation {
                     client,
                     key,
                     begun,
@@ -284,22 +285,17 @@ fn look(worker: &mut Worker, trail: &Trail) {
         return;
     };
     let (client, begun) = (state.number, state.begun);
-    pending.asked.get_or_insert_with(|| {
-        work.log.asked.push(Asked {
-            number,
-            client,
-            begun,
-            ended: None,
-        });
-        work.log.asked.len() - 1
-    });
-    pending.tried = Some(work.log.tried.len());
-    work.log.tried.push(Tried {
+    if pending.asked.is_none() {
+        work.log.ask(number, client, begun);
+        pending.asked = Some(number);
+    }
+    pending.tried = Some(work.log.attempt(Tried {
         number,
         committed: None,
         accesses: accesses(trail),
-    });
+    }));
     state.unsure = operations(trail, client, begun, begun, false);
+    work.log.doubt(client, &state.unsure, cents(trail));
 }
 
 fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Result<(), Stop>)) {
@@ -310,14 +306,15 @@ fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Resul
     let Doing::Rows(mut pending) = state.doing else {
         return;
     };
-    // If the cluster was lost, the log may have been taken already.
     let tried = pending.tried.take();
-    let tried = tried.and_then(|place| work.log.tried.get_mut(place));
-    let asked = pending
-        .asked
-        .and_then(|place| work.log.asked.get_mut(place));
     if let (Some(tried), false) = (tried, matches!(result, Err(Stop::InDoubt(_)))) {
-        tried.committed = Some(result.is_ok());
+        work.log.settle(tried, Some(result.is_ok()));
+        if result.is_ok() {
+            let operations = operations(&trail, state.number, state.begun, now, true);
+            operations.into_iter().for_each(|one| work.log.operate(one));
+            work.log.pay(cents(&trail));
+        }
+        work.log.doubt(state.number, &[], 0);
         state.unsure.clear();
     }
     if result.is_ok() {
@@ -330,12 +327,12 @@ fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Resul
         for (name, _) in seen.filter(|(_, seen)| seen.row.is_none()) {
             if object_of(name).is_some_and(|object| stay.contains(&object)) {
                 let why = format!("{name} was absent, although no transaction removes it");
-                work.log.violations.push(why);
+                work.log.violate(why);
             }
         }
     }
     match result {
-        Ok(()) if trail.lock_free => work.log.reads.push(Transaction {
+        Ok(()) if trail.lock_free => work.log.read(Transaction {
             client: state.number,
             begun: state.begun,
             ended: now,
@@ -343,13 +340,10 @@ fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Resul
             accesses: accesses(&trail),
         }),
         Ok(()) => {
-            if let Some(asked) = asked {
-                asked.ended = Some((now, Outcome::Committed));
+            if let Some(number) = pending.asked {
+                work.log.end(number, now, Outcome::Committed);
             }
-            let operations = operations(&trail, state.number, state.begun, now, true);
-            work.log.operations.extend(operations);
-            let delta = trail.decision.map_or(0, |decision| decision.delta_cents);
-            rows(worker).paid_in += delta;
+            rows(worker).paid_in += cents(&trail);
         }
         Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
             pending.attempt += 1;
@@ -359,17 +353,23 @@ fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Resul
             return worker.set_timer(wait, Cont::new(attempt, client));
         }
         Err(Stop::Conflict(_) | Stop::Full(_)) => {
-            if let Some(asked) = asked {
-                asked.ended = Some((now, Outcome::Aborted));
+            if let Some(number) = pending.asked {
+                work.log.end(number, now, Outcome::Aborted);
             }
         }
         Err(Stop::Lost(_) | Stop::InDoubt(_) | Stop::Leaving) => return end_all(worker),
         Err(Stop::Failed(why)) => {
-            work.log.violations.push(why);
+            work.log.violate(why);
             return end_all(worker);
         }
     }
     clients::ended(worker, index);
+}
+
+/// Returns the cents that a transaction adds to the total of all accounts.
+fn cents(trail: &Trail) -> i64 {
+    let decision = trail.decision.as_ref();
+    decision.map_or(0, |decision| decision.delta_cents)
 }
 
 /// Checks the rows of this worker's shards, and adds them to the final state.
@@ -416,14 +416,23 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut FinalState) -> Result<(
     Ok(())
 }
 
-/// Checks that the sum of all accounts is the initial sum plus the cents that clients added.
-pub(super) fn check(spec: &Spec, objects: &[Last], paid_in: i64) -> Result<(), String> {
+/// Checks that the sum of all accounts is the initial sum plus the cents that clients added. Each of `unsure` may have been added, too.
+pub(super) fn check(
+    spec: &Spec,
+    objects: &[Last],
+    (paid_in, unsure): (i64, &[i64]),
+) -> Result<(), String> {
     let Some(initial) = benchmark(spec).initial_cents() else {
         return Ok(());
     };
     let cents: i64 = objects.iter().map(|object| object.value as i64).sum();
     let wanted = initial + i128::from(paid_in);
-    match i128::from(cents) == wanted {
+    let mut sums = BTreeSet::from([wanted]);
+    for cents in unsure.iter().filter(|cents| **cents != 0) {
+        let more: Vec<i128> = sums.iter().map(|sum| sum + i128::from(*cents)).collect();
+        sums.extend(more);
+    }
+    match sums.contains(&i128::from(cents)) {
         true => Ok(()),
         false => Err(format!(
             "all accounts together have {cents} cents, not {wanted}"

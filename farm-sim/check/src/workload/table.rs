@@ -94,6 +94,10 @@ fn ask(worker: &mut Worker, client: usize, (): ()) {
         return;
     };
     state.begun = now;
+    if pending.request != KeyRequest::Get {
+        let begun = pending.record_without_result(state.number, now);
+        work.log.begin(begun);
+    }
     let table = table.expect("clients begin when the table is open");
     let key = key(pending.key);
     if pending.as_task {
@@ -150,7 +154,7 @@ fn read_as(worker: &mut Worker, value: Option<&[u8]>) -> KeyResult {
         return KeyResult::Value(Some(number));
     }
     let why = format!("a get returned a value that no client wrote: {bytes:x?}");
-    work(worker).log.violations.push(why);
+    work(worker).log.violate(why);
     KeyResult::Refused
 }
 
@@ -246,7 +250,7 @@ fn found_in_tx(worker: &mut Worker, client: usize, found: Result<Option<ValueRef
         Ok(Some(number)) => Ok(KeyResult::Value(Some(number))),
         Ok(None) => {
             let why = "a get in a transaction returned a value that no client wrote";
-            work(worker).log.violations.push(why.into());
+            work(worker).log.violate(why.into());
             Ok(KeyResult::Refused)
         }
         Err(error) => Err(error),
@@ -334,8 +338,7 @@ fn end(worker: &mut Worker, client: usize, result: Result<KeyResult, KvError>) {
         Err(error) => {
             work(worker)
                 .log
-                .violations
-                .push(format!("an operation on the table failed: {error}"));
+                .violate(format!("an operation on the table failed: {error}"));
             return end_all(worker);
         }
     };
@@ -347,7 +350,7 @@ fn end(worker: &mut Worker, client: usize, result: Result<KeyResult, KvError>) {
     // A get that was refused returned no value.
     if (pending.request, result) != (KeyRequest::Get, KeyResult::Refused) {
         let operation = pending.record(state.number, state.begun, now, Some(result));
-        work.log.operations.push(operation);
+        work.log.operate(operation);
     }
     ended(worker, index);
 }
@@ -358,7 +361,7 @@ fn in_doubt(worker: &mut Worker, client: usize) {
     let state = &work.clients[client];
     if let Doing::Table(pending) = state.doing {
         let operation = pending.record_without_result(state.number, state.begun);
-        work.log.operations.push(operation);
+        work.log.operate(operation);
     }
     ended(worker, client);
 }

@@ -77,3 +77,69 @@ impl WorkloadArgs {
         Ok(config)
     }
 }
+
+/// Options of `farm campaign`.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+A run is a temporary cluster with copies of its data, and a workload of `farm workload` on it. Again and again all
+of its processes are killed (SIGKILL) at a random moment, in a third of the cases once or more while they start, and started
+again: they go on with the memory that they have kept. At the end, the history of all processes and the final state are
+checked as by `farm workload --verify`. The seed of a run determines its workload, the number of copies, and its moments; the
+schedule of threads differs from run to run.
+
+With --results, each run adds a line of JSON to the file. Runs that it has are not repeated, so that a campaign can be
+interrupted at any time and continued with the same command.
+
+Examples:
+  farm campaign --kills 100
+  farm campaign --kills 10000 --results campaign.jsonl --note \"$(git rev-parse --short HEAD)\"
+  farm campaign --first 17 --kills 10 --workload bank")]
+pub(crate) struct CampaignArgs {
+    #[command(flatten)]
+    pub(crate) cluster: ClusterArgs,
+
+    /// Number of times that all processes are killed, of all runs together.
+    #[arg(long, value_name = "N", default_value = "50", value_parser = super::count)]
+    pub(crate) kills: u64,
+
+    /// Number of times that they are killed in a run.
+    #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) kills_per_run: u32,
+
+    /// Seed of the first run. The next run has the next seed.
+    #[arg(long, value_name = "N", default_value = "0")]
+    pub(crate) first: u64,
+
+    /// The workload of all runs; by default the seed determines it.
+    #[arg(long, value_name = "NAME")]
+    pub(crate) workload: Option<Kind>,
+
+    /// Number of copies of the data in all runs; by default the seed determines it.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=5))]
+    pub(crate) copies: Option<u8>,
+
+    /// Longest time for the machines to start, to recover, or to end all operations; after it, the run is wrong.
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) patience: u32,
+
+    /// Switch on the first deliberate bug whose name contains TEXT, on every worker; the checkers must find it.
+    #[arg(long, value_name = "TEXT", hide = true, value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub(crate) mutant: Option<String>,
+
+    /// File to which each run adds its result, as a line of JSON.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) results: Option<PathBuf>,
+
+    /// A text for the results, for example the commit of the program.
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    pub(crate) note: String,
+}
+
+impl CampaignArgs {
+    /// Returns the validated configuration, with the options that set its keys applied.
+    pub(crate) fn config(&self) -> Result<Config, ConfigError> {
+        let mut config = self.cluster.config.load()?;
+        self.cluster.configure(&mut config, &[])?;
+        Ok(config)
+    }
+}

@@ -9,8 +9,8 @@ pub(crate) mod node;
 pub(crate) mod protocol;
 
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,15 +77,40 @@ enum Output {
     End,
 }
 
+/// Outputs of all nodes, with the index of the node.
+type Outputs = Receiver<(usize, Output)>;
+
 /// A running cluster whose machines are processes of this host. Dropping it stops the processes.
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
-    /// Outputs of all nodes, with the index of the node.
-    outputs: Receiver<(usize, Output)>,
+    outputs: Outputs,
     interrupted: Arc<AtomicBool>,
+    launch: Launch,
     /// Directory of the nodes' configuration file, and of the store of the cluster's configuration unless `durability.dir` names
     /// another one. Removed on drop.
-    _dir: Scratch,
+    dir: Scratch,
+}
+
+/// How the processes are started.
+struct Launch {
+    machines: Vec<MachineId>,
+    /// The configuration file of the nodes.
+    file: PathBuf,
+    log: Option<String>,
+    flags: Vec<String>,
+}
+
+impl Launch {
+    fn all(&self) -> anyhow::Result<(Vec<Node>, Outputs)> {
+        let (sender, outputs) = channel();
+        let mut nodes = Vec::new();
+        for id in &self.machines {
+            let mut command = node_command(*id, &self.file, self.log.as_deref())?;
+            command.args(&self.flags);
+            nodes.push(spawn(nodes.len(), *id, command, &sender)?);
+        }
+        Ok((nodes, outputs))
+    }
 }
 
 /// Checks that the cluster of a command finds no data: the command would not be the first to use it.
@@ -108,15 +133,25 @@ fn check_new(config: &Config) -> anyhow::Result<()> {
 impl Cluster {
     /// Starts every machine of the configuration, and waits until all machines are connected.
     pub(crate) fn start(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
-        Self::start_with(config, log, &[])
+        Self::start_with(config, log, Vec::new())
     }
 
     /// Starts a cluster like [`Cluster::start`], with the handlers of judged workloads attached to every worker.
     pub(crate) fn start_judged(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
-        Self::start_with(config, log, &["--judged"])
+        Self::start_with(config, log, vec!["--judged".into()])
     }
 
-    fn start_with(config: &Config, log: Option<&str>, flags: &[&str]) -> anyhow::Result<Self> {
+    /// Starts a cluster like [`Cluster::start_judged`], with a deliberate bug from the start of every process.
+    pub(crate) fn start_mutant(
+        config: &Config,
+        log: Option<&str>,
+        mutant: &str,
+    ) -> anyhow::Result<Self> {
+        let flags = ["--judged", "--mutant", mutant];
+        Self::start_with(config, log, flags.map(ToOwned::to_owned).into())
+    }
+
+    fn start_with(config: &Config, log: Option<&str>, flags: Vec<String>) -> anyhow::Result<Self> {
         let interrupted = interrupts()?;
         let mut dir = Scratch::new(&std::env::temp_dir())
             .context("the configuration of the nodes needs a file")?;
@@ -130,21 +165,48 @@ impl Cluster {
                 file.display()
             )
         })?;
-        let (sender, outputs) = channel();
+        let launch = Launch {
+            machines: config.machines.iter().map(|machine| machine.id).collect(),
+            file,
+            log: log.map(ToOwned::to_owned),
+            flags,
+        };
+        let (nodes, outputs) = launch.all()?;
         let mut cluster = Self {
-            nodes: Vec::new(),
+            nodes,
             outputs,
             interrupted,
-            _dir: dir,
+            launch,
+            dir,
         };
-        for machine in &config.machines {
-            let mut command = node_command(machine.id, &file, log)?;
-            command.args(flags);
-            let node = spawn(cluster.nodes.len(), machine.id, command, &sender)?;
-            cluster.nodes.push(node);
-        }
         cluster.gather(|_, news| matches!(news, News::Ready).then_some(()))?;
         Ok(cluster)
+    }
+
+    /// Kills all processes at once.
+    pub(crate) fn kill_all(&mut self) -> anyhow::Result<()> {
+        for node in &mut self.nodes {
+            node.child
+                .kill()
+                .context("cannot kill the process of a machine")?;
+        }
+        for mut node in self.nodes.drain(..) {
+            node.child
+                .wait()
+                .context("cannot wait for the process of a machine")?;
+        }
+        Ok(())
+    }
+
+    /// Starts a process for each machine, after all were killed.
+    pub(crate) fn launch_again(&mut self) -> anyhow::Result<()> {
+        (self.nodes, self.outputs) = self.launch.all()?;
+        Ok(())
+    }
+
+    /// Returns a directory for further files of the command. It is removed on drop.
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
     }
 
     /// Returns the number of machines.
@@ -206,6 +268,35 @@ impl Cluster {
         pick: impl FnMut(usize, News) -> Option<T>,
     ) -> anyhow::Result<Vec<T>> {
         self.gather_with(pick, || {})
+    }
+
+    /// Does the same as [`Cluster::gather`], and fails if that takes longer than `most`. `what` is what is awaited.
+    pub(crate) fn gather_within<T>(
+        &mut self,
+        (what, most): (&str, Duration),
+        mut pick: impl FnMut(usize, News) -> Option<T>,
+    ) -> anyhow::Result<Vec<T>> {
+        let began = Instant::now();
+        let mut picked: Vec<Option<T>> = self.nodes.iter().map(|_| None).collect();
+        while picked.iter().any(Option::is_none) {
+            let received = self.receive()?;
+            if let Some((index, news)) = received
+                && let Some(taken) = pick(index, news)
+            {
+                picked[index] = Some(taken);
+            }
+            if began.elapsed() > most {
+                let missing = picked.iter().zip(&self.nodes);
+                let missing = missing.filter(|(picked, _)| picked.is_none());
+                let missing: Vec<String> = missing.map(|one| one.1.id.to_string()).collect();
+                bail!(
+                    "{what} of machine(s) {} did not follow within {} s",
+                    missing.join(", "),
+                    most.as_secs()
+                );
+            }
+        }
+        Ok(picked.into_iter().flatten().collect())
     }
 
     /// Does the same as [`Cluster::gather`], and calls `meanwhile` whenever no output arrives for 50 ms.
@@ -351,8 +442,10 @@ fn order_line(order: &Order) -> anyhow::Result<Vec<u8>> {
 fn node_command(id: MachineId, config: &Path, log: Option<&str>) -> anyhow::Result<Command> {
     let program = std::env::current_exe()
         .context("cannot start machines: the path of the running farm program is unknown")?;
-    let mut command = Command::new(program);
+    // This program, also if its file was replaced meanwhile, for example by a build.
+    let mut command = Command::new(format!("/proc/{}/exe", std::process::id()));
     command
+        .arg0(program)
         .args([
             "node",
             "--driven",

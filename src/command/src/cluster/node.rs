@@ -29,6 +29,7 @@ use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, MachineError};
 use farm_core::worker::{Cont, Worker};
 use farm_kv::{KvError, TableId, TableSpec};
+use farm_sim::run::mutants::Mutant;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::interrupts;
@@ -109,7 +110,9 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     if !args.driven {
         return run_alone(&config, id).map(|()| ExitCode::SUCCESS);
     }
-    Ok(match run_driven(&config, id, args.judged) {
+    let mutant = args.mutant.as_deref().map(crate::sim::mutants_called);
+    let mutant = mutant.transpose()?.and_then(|all| all.first().copied());
+    Ok(match run_driven(&config, id, (args.judged, mutant)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             // The machine did not start. Later errors were reported before the machine ended.
@@ -133,14 +136,17 @@ fn report_failure(error: &anyhow::Error) {
 }
 
 /// Starts a machine. Returns `None` if `cancelled` is set before all machines are connected. Attaches the handlers
-/// of judged workloads to the workers if `judged`.
+/// of judged workloads to the workers if `judged`, and switches on a deliberate bug.
 fn start(
     config: &Config,
     id: MachineId,
     cancelled: &AtomicBool,
-    judged: bool,
+    (judged, mutant): (bool, Option<Mutant>),
 ) -> anyhow::Result<Option<Machine>> {
     let attach = Arc::new(move |worker: &mut Worker| {
+        if let Some(mutant) = mutant {
+            mutant.switch_on();
+        }
         farm_txn::attach(worker);
         farm_kv::attach(worker);
         farm_graph::attach(worker);
@@ -170,7 +176,7 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
             "machine {id} of cluster \"{name}\" waits up to {seconds} s for the other machines"
         ));
     }
-    let Some(machine) = start(config, id, &interrupted, false)? else {
+    let Some(machine) = start(config, id, &interrupted, (false, None))? else {
         crate::write_stderr(format_args!(
             "machine {id} stops: it received SIGINT or SIGTERM while it waited for the other machines"
         ));
@@ -215,7 +221,11 @@ fn run_alone(config: &Config, id: MachineId) -> anyhow::Result<()> {
 }
 
 /// Runs a machine and executes the launcher's orders until standard input ends.
-fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()> {
+fn run_driven(
+    config: &Config,
+    id: MachineId,
+    (judged, mutant): (bool, Option<Mutant>),
+) -> anyhow::Result<()> {
     // A terminal sends SIGINT to the launcher, too. The launcher then stops the nodes.
     let ignored = Arc::new(AtomicBool::new(false));
     let terminated = Arc::new(AtomicBool::new(false));
@@ -224,7 +234,7 @@ fn run_driven(config: &Config, id: MachineId, judged: bool) -> anyhow::Result<()
             .context("cannot install handlers for SIGINT and SIGTERM")?;
     }
     let (orders, abandoned) = read_orders();
-    let Some(machine) = start(config, id, &abandoned, judged)? else {
+    let Some(machine) = start(config, id, &abandoned, (judged, mutant))? else {
         return Ok(());
     };
     let status = StatusServer::start_or_warn(config, &machine);
@@ -316,6 +326,8 @@ struct Driven<'a> {
     tao: Option<taobench::Graph>,
     edges: Option<edges::Graph>,
     tracker: Option<Arc<InsertTracker>>,
+    /// Receives a message from each worker whose clients have ended, of a judged workload that runs.
+    working: Option<Receiver<()>>,
     /// Number of records that this machine loaded, and the seconds of its slowest worker.
     loaded: (u64, f64),
     /// Set when standard input has ended or contained an invalid order.
@@ -352,6 +364,7 @@ impl<'a> Driven<'a> {
             tao: None,
             edges: None,
             tracker: None,
+            working: None,
             loaded: (0, 0.0),
             abandoned,
             terminated,
@@ -383,6 +396,8 @@ impl<'a> Driven<'a> {
                 Order::Tao(order) => self.execute_tao(order)?,
                 Order::Edges(order) => self.execute_edges(order)?,
                 Order::Work(spec) => self.work(&spec)?,
+                Order::Begin(beginning) => self.begin(&beginning)?,
+                Order::Enough => self.enough()?,
                 Order::SendWork => self.send_work()?,
                 Order::Stop => return Ok(()),
             }

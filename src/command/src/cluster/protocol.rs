@@ -59,11 +59,28 @@ pub(crate) enum Order {
     Edges(EdgesOrder),
     /// Run a judged workload.
     Work(Spec),
+    /// Begin a judged workload whose processes are killed, and report when the clients have begun ([`News::Begun`]).
+    Begin(Beginning),
+    /// End the clients of that workload ([`News::Worked`]).
+    Enough,
     /// Send the records of the judged workload ([`News::Work`]). The launcher sends this order after the workload
     /// has ended on all machines.
     SendWork,
     /// Stop the machine and end the process.
     Stop,
+}
+
+/// The start of a judged workload whose processes are killed and started again.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Beginning {
+    /// The workload.
+    pub(crate) spec: Spec,
+    /// Number of earlier starts.
+    pub(crate) starts: u32,
+    /// The addresses of its objects; none at the first start.
+    pub(crate) known: Vec<u64>,
+    /// Directory for the records of the workers.
+    pub(crate) logs: PathBuf,
 }
 
 /// A step of a benchmark of transactions.
@@ -323,6 +340,11 @@ pub(crate) struct WorkloadOrder {
 pub(crate) enum News {
     /// The machine is connected to all other machines.
     Ready,
+    /// The clients of a judged workload have begun.
+    Begun {
+        /// The addresses of its objects.
+        addresses: Vec<u64>,
+    },
     /// The tables of [`Order::Open`] or [`OltpOrder::Open`], or the graph of [`LinkOrder::Open`], are open on all workers of
     /// the machine; or an order of a step without other results is executed.
     Opened,

@@ -37,9 +37,11 @@ fn attempt(worker: &mut Worker, client: usize, (): ()) {
     pending.pointers.clear();
     pending.own.clear();
     pending.steps.clone_from(&pending.drawn);
-    pending.in_doubt = pending.via == Via::Alone;
     match pending.via {
-        Via::Alone => make_step(worker, client),
+        Via::Alone => {
+            begin_to_commit(worker, client);
+            make_step(worker, client);
+        }
         Via::Tx => {
             let tx = api::begin(worker);
             if let Some(pending) = self::pending(worker, client) {
@@ -70,7 +72,7 @@ fn make_step(worker: &mut Worker, client: usize) {
         let Some(tx) = tx else {
             return end_try(worker, client, Ok(()));
         };
-        pending.in_doubt = true;
+        begin_to_commit(worker, client);
         return api::commit(worker, tx, Cont::new(committed, client));
     };
     match (via, tx) {
@@ -151,8 +153,11 @@ async fn run_task(farm: &Handle, client: usize) -> Result<(), TxError> {
     farm.with_worker(move |worker| {
         if let Some(pending) = pending(worker, client) {
             pending.wrong = wrong;
-            pending.in_doubt = commits;
+            pending.in_doubt = false;
             pending.steps.truncate(pending.results.len());
+        }
+        if commits {
+            begin_to_commit(worker, client);
         }
     })
     .await?;
@@ -167,6 +172,32 @@ async fn run_task(farm: &Handle, client: usize) -> Result<(), TxError> {
         .await
 }
 
+/// From now on the operations of a client may take effect.
+fn begin_to_commit(worker: &mut Worker, client: usize) {
+    let Some(pending) = pending(worker, client) else {
+        return;
+    };
+    pending.in_doubt = true;
+    let steps = pending.steps.clone();
+    let work = work(worker);
+    let state = &work.clients[client];
+    work.log.begin_graph(|| GraphOperation {
+        client: state.number,
+        begun: state.begun,
+        ended: None,
+        steps: steps.into_iter().map(|request| (request, None)).collect(),
+    });
+}
+
+/// The operations of a client have had no effect.
+fn refuse(worker: &mut Worker, client: usize) {
+    if let Some(pending) = pending(worker, client) {
+        pending.in_doubt = false;
+    }
+    let work = work(worker);
+    work.log.refuse_graph(work.clients[client].number);
+}
+
 /// Ends a try of the operations of a client.
 fn end_try(worker: &mut Worker, client: usize, outcome: Result<(), Failure>) {
     let (now, survives) = (moment(worker), worker.survives());
@@ -177,21 +208,24 @@ fn end_try(worker: &mut Worker, client: usize, outcome: Result<(), Failure>) {
         Ok(()) => record(worker, client, Some(now)),
         Err(Failure::Conflict) if pending.attempt < MOST_ATTEMPTS => {
             pending.attempt += 1;
-            pending.in_doubt = false;
+            refuse(worker, client);
             return again_soon(worker, client, attempt);
         }
-        Err(Failure::Conflict | Failure::Full) => graph_work(worker).pending[client] = None,
+        Err(Failure::Conflict | Failure::Full) => {
+            refuse(worker, client);
+            graph_work(worker).pending[client] = None;
+        }
         // Operations that may have taken effect are recorded when the log is taken.
         Err(Failure::Lost | Failure::Leaving) => {
-            pending.in_doubt = false;
+            refuse(worker, client);
             return end_all(worker);
         }
         Err(Failure::InDoubt) if survives => record(worker, client, None),
         Err(Failure::InDoubt) => return end_all(worker),
         Err(Failure::Wrong(why)) => {
             let steps = format!("{:?}", pending.steps);
-            let violations = &mut work(worker).log.violations;
-            violations.push(format!("operations on the graph failed: {why}; {steps}"));
+            let why = format!("operations on the graph failed: {why}; {steps}");
+            work(worker).log.violate(why);
             return end_all(worker);
         }
     }
@@ -213,7 +247,7 @@ fn record(worker: &mut Worker, client: usize, ended: Option<u64>) {
     let work = work(worker);
     let state = &work.clients[client];
     let mut results = results.into_iter();
-    work.log.graph.push(GraphOperation {
+    work.log.end_graph(GraphOperation {
         client: state.number,
         begun: state.begun,
         ended,
@@ -239,7 +273,9 @@ fn record(worker: &mut Worker, client: usize, ended: Option<u64>) {
         }
     }
     state.own.extend(own);
-    self::work(worker).log.violations.extend(wrong);
+    if let Some(wrong) = wrong {
+        self::work(worker).log.violate(wrong);
+    }
 }
 
 /// Records the operations that are under way and may take effect.

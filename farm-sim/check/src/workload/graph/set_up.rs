@@ -83,7 +83,7 @@ fn added(worker: &mut Worker, id: u64, result: Result<NewNode, GraphError>) {
         Err(error) => return fail(worker, error.clone(), add),
     };
     let begun = graph_work(worker).begun;
-    work(worker).log.graph.push(GraphOperation {
+    work(worker).log.end_graph(GraphOperation {
         client,
         begun,
         ended,

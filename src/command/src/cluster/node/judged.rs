@@ -1,13 +1,18 @@
 //! Judged workloads, executed by a driven node.
 
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use farm_check::workload;
+use farm_core::ids::Address;
 use farm_core::worker::Worker;
 
 use super::{Driven, LOOK, SETTLE, send_news};
-use crate::cluster::protocol::News;
+use crate::cluster::protocol::{Beginning, News};
+
+/// Time between two looks whether the clients have begun.
+const BEGUN_LOOK: Duration = Duration::from_millis(1);
 
 impl Driven<'_> {
     /// Switches on a deliberate bug on every worker.
@@ -48,6 +53,81 @@ impl Driven<'_> {
             },
             || {},
         )?;
+        send_news(&News::Worked);
+        Ok(())
+    }
+
+    /// Begins a workload whose processes are killed.
+    pub(super) fn begin(&mut self, beginning: &Beginning) -> anyhow::Result<()> {
+        self.check_judged()?;
+        let Beginning {
+            spec,
+            starts,
+            known,
+            logs,
+        } = beginning;
+        let known: Vec<Address> = known
+            .iter()
+            .filter_map(|bits| Address::from_bits(*bits))
+            .collect();
+        let (ended, working) = channel();
+        self.working = Some(working);
+        for worker in 0..self.machine.workers() {
+            let log = logs.join(format!("{starts}-{}-{worker}", self.id.get()));
+            let (spec, starts, known, ended) =
+                (spec.clone(), *starts, known.clone(), ended.clone());
+            self.machine.submit(worker, move |worker| {
+                if let Err(error) = workload::keep_log_in(worker, &log) {
+                    let why = format!("cannot keep the records in {}: {error}", log.display());
+                    return worker.control().fail(why);
+                }
+                let done = Box::new(move |_: &mut Worker| _ = ended.send(()));
+                workload::start_again(worker, spec, (starts, &known), done);
+            })?;
+        }
+        let addresses = loop {
+            let begun = self.on_all(
+                |worker, machine, answer: Sender<Option<Vec<Address>>>| {
+                    machine.submit(worker, move |worker| {
+                        let begun = workload::has_begun(worker);
+                        let addresses = begun.then(|| workload::addresses(worker));
+                        _ = answer.send(addresses);
+                    })
+                },
+                || {},
+            )?;
+            let begun: Option<Vec<_>> = begun.into_iter().collect();
+            match begun {
+                Some(mut begun) => break begun.pop().unwrap_or_default(),
+                None => std::thread::sleep(BEGUN_LOOK),
+            }
+        };
+        send_news(&News::Begun {
+            addresses: addresses.into_iter().map(Address::to_bits).collect(),
+        });
+        Ok(())
+    }
+
+    /// Ends the clients of that workload.
+    pub(super) fn enough(&mut self) -> anyhow::Result<()> {
+        let working = self.working.take();
+        let working = working.context("the launcher ended a workload that has not begun")?;
+        self.on_all(
+            |worker, machine, answer: Sender<()>| {
+                machine.submit(worker, move |worker| {
+                    workload::enough(worker);
+                    _ = answer.send(());
+                })
+            },
+            || {},
+        )?;
+        let mut left = self.machine.workers();
+        while left > 0 {
+            match working.recv_timeout(LOOK) {
+                Ok(()) => left -= 1,
+                Err(_) => self.check_running()?,
+            }
+        }
         send_news(&News::Worked);
         Ok(())
     }

@@ -1,0 +1,78 @@
+//! Clusters whose processes are all killed, again and again.
+
+mod common;
+
+use std::fs;
+
+use common::Place;
+
+/// Fifty times all processes of clusters are killed, and nothing that was reported is lost, or done by halves. The results of a campaign
+/// that was interrupted are used by the next one.
+#[test]
+fn all_processes_are_killed_fifty_times() {
+    let place = Place::new("campaign");
+    let file = place.path("results.jsonl");
+    let results = ["--results", file.to_str().unwrap(), "--note", "test"];
+    let run = |kills: &str| {
+        let args = [&["--kills", kills][..], &results].concat();
+        let ended = place.small("campaign", &args).end().ok();
+        assert_eq!(place.stale_files(), Vec::<String>::new());
+        ended.stdout
+    };
+    let first = run("15");
+    assert!(first.contains("[15 of 15] seed 1: "), "{first}");
+    let rest = run("50");
+    assert!(rest.contains("[25 of 50] seed 2: "), "{rest}");
+    assert!(
+        rest.contains("killed 35 time(s): 0 run(s) were wrong"),
+        "{rest}"
+    );
+    assert!(
+        rest.contains("the results had 2 run(s) with 15 time(s), of which 0 were wrong"),
+        "{rest}"
+    );
+    let text = fs::read_to_string(&file).unwrap();
+    let lines: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let kills = lines.iter().map(|line| line["kills"].as_u64().unwrap());
+    assert_eq!(kills.sum::<u64>(), 50);
+    let is_right = |line: &serde_json::Value| line["outcome"] == "ok" && line["note"] == "test";
+    assert!(lines.iter().all(is_right), "{text}");
+    assert!(
+        lines
+            .iter()
+            .all(|line| line["operations"].as_u64().unwrap() > 100),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_campaign_that_cannot_be_run_is_refused_with_the_reason() {
+    let place = Place::new("campaign-bad");
+    let refuse = |args: &[&str], code, texts: &[&str]| {
+        place.small("campaign", args).end().failed(code, texts);
+        assert_eq!(place.stale_files(), Vec::<String>::new());
+    };
+    refuse(&["--copies", "4"], 2, &["4 copies (--copies)", "has 3"]);
+    refuse(&["--machines", "2", "--copies", "3"], 2, &["has 2"]);
+    refuse(
+        &["--set", "machine.2.memory_bytes=0"],
+        2,
+        &["machine m2 has no memory"],
+    );
+    let file = place.path("results.jsonl");
+    fs::write(&file, "{}\n").unwrap();
+    let file = file.to_str().unwrap();
+    refuse(
+        &["--results", file],
+        1,
+        &["line 1 of", "(--results)", "seed"],
+    );
+    refuse(
+        &["--results", "/nowhere/results.jsonl"],
+        1,
+        &["cannot write /nowhere/results.jsonl"],
+    );
+}
