@@ -67,7 +67,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     cluster.order(&Order::Work(spec.clone()))?;
     cluster.gather(|_, news| matches!(news, News::Worked).then_some(()))?;
     let seconds = began.elapsed().as_secs_f64();
-    cluster.order(&Order::SendWork)?;
+    cluster.order(&Order::SendWork { settles: true })?;
     let records = cluster.gather(|_, news| match news {
         News::Work { logs, finished } => Some((logs, finished)),
         _ => None,
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
 
 /// Runs all checkers, and prints the number of checked operations.
 fn verify(spec: &Spec, history: &History, finished: &FinalState) -> anyhow::Result<()> {
-    let facts = judge(spec, history, finished)?;
+    let facts = judge(spec, history, finished, true)?;
     writeln!(
         crate::Output,
         "right: all checks passed; {} transactions, {} of them committed, {} reads, {} writes; {} operations on keys or on \
@@ -115,7 +115,7 @@ fn verify(spec: &Spec, history: &History, finished: &FinalState) -> anyhow::Resu
     Ok(())
 }
 
-/// Runs all checkers.
+/// Runs all checkers, also adya if it is asked for.
 ///
 /// # Errors
 /// The findings of all checkers, and if the history has nothing to check.
@@ -123,10 +123,12 @@ pub(crate) fn judge(
     spec: &Spec,
     history: &History,
     finished: &FinalState,
+    with_adya: bool,
 ) -> anyhow::Result<Facts> {
     let facts = checkers::check(history);
     let adya = match spec.kind {
         Kind::Table | Kind::Graph => Ok(()),
+        _ if !with_adya => Ok(()),
         _ => checkers::append::judge(history),
     };
     // Report the findings of all checkers, not only the first.

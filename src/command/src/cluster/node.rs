@@ -398,7 +398,7 @@ impl<'a> Driven<'a> {
                 Order::Work(spec) => self.work(&spec)?,
                 Order::Begin(beginning) => self.begin(&beginning)?,
                 Order::Enough => self.enough()?,
-                Order::SendWork => self.send_work()?,
+                Order::SendWork { settles } => self.send_work(settles)?,
                 Order::Stop => return Ok(()),
             }
         }

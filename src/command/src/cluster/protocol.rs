@@ -65,7 +65,10 @@ pub(crate) enum Order {
     Enough,
     /// Send the records of the judged workload ([`News::Work`]). The launcher sends this order after the workload
     /// has ended on all machines.
-    SendWork,
+    SendWork {
+        /// Whether to wait until the allocators have received all freed objects.
+        settles: bool,
+    },
     /// Stop the machine and end the process.
     Stop,
 }

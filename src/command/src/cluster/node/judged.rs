@@ -132,9 +132,9 @@ impl Driven<'_> {
         Ok(())
     }
 
-    /// Sends the records and the final state of every worker. Repeats the collection until the workers have received
+    /// Sends the records and the final state of every worker. If it `settles`, repeats the collection until the workers have received
     /// all freed objects that they own, but for at most [`SETTLE`].
-    pub(super) fn send_work(&self) -> anyhow::Result<()> {
+    pub(super) fn send_work(&self, settles: bool) -> anyhow::Result<()> {
         self.check_judged()?;
         type Collected = (workload::Log, Result<workload::FinalState, String>);
         let until = std::time::Instant::now() + SETTLE;
@@ -154,7 +154,7 @@ impl Driven<'_> {
             logs.extend(more);
             let finished: Result<Vec<_>, String> = finished.into_iter().collect();
             match finished {
-                Ok(all) if is_settled(&all) => break all,
+                Ok(all) if !settles || is_settled(&all) => break all,
                 Ok(all) if std::time::Instant::now() > until => break all,
                 Err(why) if std::time::Instant::now() > until => bail!("WRONG, {why}"),
                 _ => std::thread::sleep(LOOK),
