@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use farm_core::alloc::class_for_payload;
 use farm_core::config::{Config, Durability, IdlePolicy};
-use farm_core::fabric::shm::{find_journals, find_kept_memory};
+use farm_core::fabric::shm::find_kept_memory;
 use farm_core::fabric::{Departed, Departure};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::machine::{
-    Attach, Machine, MachineError, forget_kept, newest_configuration, start_all,
+    Attach, Machine, MachineError, find_journals, forget_kept, newest_configuration, start_all,
 };
 use farm_core::messaging::{CallError, MessageId, ReplyCont, Request};
 use farm_core::object::{Image, write};
@@ -557,7 +557,7 @@ fn a_cluster_that_finds_its_own_store_goes_on() {
         2,
         "those of earlier processes are removed: {kept:?}"
     );
-    for journal in find_journals(dir.path(), &config.memory.dir, "again", &store).unwrap() {
+    for journal in find_journals(&config).unwrap() {
         std::fs::remove_file(journal).unwrap();
     }
     // Nothing that is named by the configuration was lost, because there are no regions.

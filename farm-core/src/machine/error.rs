@@ -23,8 +23,9 @@ pub enum Awaited {
     Others,
     /// The end of a process of this machine.
     #[error(
-        "a process of machine {0} runs, which was a member of the cluster and may still write to its memory: end that process (`farm status` \
-         says which it is), or let it go on if it is stopped"
+        "a process of machine {0} runs, which was a member of the cluster and may still write to its memory: end that process, or let it \
+         go on if it is stopped; its number is in m{n}.lock in the directory of sockets (cluster.run_dir)",
+        n = .0.get()
     )]
     EndOf(MachineId),
     /// That the others record it.
@@ -85,13 +86,19 @@ pub enum MachineError {
     Kept(#[from] KeptError),
     /// What an earlier process of the machine had in memory is gone.
     #[error(
-        "the memory of machine {machine}, which configuration {configuration} of this cluster names, is gone, and no other machine has \
-         complete copies of all its regions: it was in the memory of this host, and is lost when that is switched off. Remove what the \
-         cluster has left with `farm destroy`, and load the data again"
+        "the memory of machine {machine}, which configuration {configuration} of this cluster names, is not in {} with its journal in {}, and \
+         no other machine has complete copies of all its regions. If the machine had other directories before (memory.dir, \
+         cluster.run_dir, or XDG_RUNTIME_DIR), start it with those. If this host was switched off since, the memory is lost: remove what \
+         the cluster has left with `farm destroy`, and load the data again",
+        memory.display(), run_dir.display()
     )]
     MemoryGone {
         /// The machine.
         machine: MachineId,
+        /// Directory of the memory.
+        memory: PathBuf,
+        /// Directory of the journals.
+        run_dir: PathBuf,
         /// The configuration that names it.
         configuration: Version,
     },

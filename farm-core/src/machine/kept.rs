@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::Exporter as ShmExporter;
 use crate::fabric::shm::kept::{
-    KeptFile, KeptName, KeptStart, find_journals, forget, journal_of, map, of_cluster,
+    KeptFile, KeptName, KeptStart, forget, journal_of, journals, map, of_cluster,
 };
 use crate::fabric::{Capability, Exporter};
 use crate::files::unless_gone;
@@ -117,13 +117,10 @@ impl KeptFiles {
             return Ok(None);
         };
         let before = newest.member(me).map_or(0, |member| member.boot);
-        let gone = || MachineError::MemoryGone {
-            machine: me,
-            configuration: newest.version,
-        };
+        let gone = || memory_gone(config, me, newest);
         let own: Vec<RegionId> = newest.full_on(me).collect();
         let path = exporter.journal(before);
-        if !path.exists() {
+        if !path.try_exists().map_err(failed)? {
             // A process that ended while it joined had nothing that is needed.
             return match own.is_empty() {
                 true => Self::begin_with(config, me, exporter).map(Some),
@@ -192,8 +189,11 @@ impl KeptFiles {
     /// Handles that this process is a member of the newest configuration, which is stored: removes what other processes of this machine have
     /// kept for that store.
     pub(super) fn on_member(&self) {
-        note(self.exporter.keep_member());
-        self.others().iter().for_each(|start| self.forget(start));
+        let marked = self.exporter.keep_member();
+        if marked.is_ok() {
+            self.others().iter().for_each(|start| self.forget(start));
+        }
+        note(marked);
     }
 
     /// Handles that no process of this machine is a member of the newest configuration: removes what processes have kept for its store that
@@ -222,16 +222,14 @@ impl KeptFiles {
         starts
     }
 
-    /// Removes what a start of this machine has kept: the journal first, as a later start finds it only by the names of the other files.
+    /// Removes what a start of this machine has kept.
     fn forget(&self, start: &KeptStart) {
         tracing::debug!(
             start.boot,
             "removing kept memory that is not needed any more"
         );
-        note(unless_gone(std::fs::remove_file(
-            self.exporter.journal(start.boot),
-        )));
-        note(start.remove().map_err(|(_, error)| error));
+        let removed = start.remove(&self.exporter.journal(start.boot));
+        note(removed.map_err(|(_, error)| error));
     }
 
     /// Returns what this process keeps.
@@ -337,6 +335,20 @@ impl Kept for KeptFiles {
     }
 }
 
+/// Returns the error of a machine whose memory is gone, which no other one has.
+pub(super) fn memory_gone(
+    config: &Config,
+    machine: MachineId,
+    newest: &Configuration,
+) -> MachineError {
+    MachineError::MemoryGone {
+        machine,
+        memory: config.memory.dir.clone(),
+        run_dir: run_dir(config).join(&config.cluster.name),
+        configuration: newest.version,
+    }
+}
+
 /// Returns the members of a configuration, all of which have ended, whose memory is gone.
 pub(super) fn gone_in(
     config: &Config,
@@ -354,13 +366,33 @@ pub(super) fn gone_in(
             files.any(|file| file.what == KeptName::Region(region))
         };
         let journal = journal_of(&run_dir, cluster, member.machine, member.boot);
-        full.peek().is_some() && !(journal.exists() && full.all(has))
+        // If that cannot be found out, it may be there.
+        let has_journal = journal.try_exists().unwrap_or(true);
+        full.peek().is_some() && !(has_journal && full.all(has))
     };
     let members = newest.members.iter().filter(|member| member.stores);
     Ok(members
         .filter(is_gone)
         .map(|member| member.machine)
         .collect())
+}
+
+/// Returns the journals of starts whose memory was kept for the store of a configuration, or that this store names. Others can be of a cluster
+/// of the same name with its memory or its store elsewhere.
+///
+/// # Errors
+/// If a directory cannot be read.
+pub fn find_journals(config: &Config) -> io::Result<Vec<PathBuf>> {
+    let (run_dir, cluster, store) = (run_dir(config), &config.cluster.name, store_dir(config));
+    let starts = of_cluster(&run_dir, &config.memory.dir, cluster)?.into_iter();
+    let starts = starts.filter(|start| start.place().as_ref() == Some(&store));
+    let mut known: BTreeSet<u64> = starts.map(|start| start.boot).collect();
+    let newest = FileStore::at(&store, cluster).read().ok().flatten();
+    let members = newest.into_iter().flat_map(|newest| newest.members);
+    known.extend(members.map(|member| member.boot));
+    let journals = journals(&run_dir, cluster)?.into_iter();
+    let of_store = journals.filter(|(boot, _)| known.contains(boot));
+    Ok(of_store.map(|(_, path)| path).collect())
 }
 
 /// Removes what the machines of a cluster have kept in shared memory for its store, and their journals. The configuration stays. To be
@@ -371,12 +403,13 @@ pub(super) fn gone_in(
 pub fn forget_kept(config: &Config) -> io::Result<()> {
     let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
     let (memory_dir, store) = (&config.memory.dir, store_dir(config));
-    for journal in find_journals(&run_dir, memory_dir, cluster, &store)? {
+    for journal in find_journals(config)? {
         unless_gone(std::fs::remove_file(journal))?;
     }
     for start in of_cluster(&run_dir, memory_dir, cluster)? {
         if start.place().as_ref() == Some(&store) {
-            start.remove().map_err(|(_, error)| error)?;
+            let journal = journal_of(&run_dir, cluster, start.files[0].machine, start.boot);
+            start.remove(&journal).map_err(|(_, error)| error)?;
         }
     }
     // Fails while there is something else.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kept::gone_in;
+use super::kept::{gone_in, memory_gone};
 use super::meet::Met;
 use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
@@ -131,10 +131,7 @@ pub(super) fn to_resume(
         return Ok(None);
     }
     let next = newest.without_memory_of(&gone);
-    let next = next.map_err(|_| MachineError::MemoryGone {
-        machine: *first,
-        configuration: newest.version,
-    })?;
+    let next = next.map_err(|_| memory_gone(config, *first, &newest))?;
     if store.compare_and_swap(&next)? == Swap::Won {
         tracing::warn!(
             machines = ?gone,

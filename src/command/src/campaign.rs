@@ -299,11 +299,16 @@ fn kill_and_judge(
         matches!(news, News::Worked).then_some(())
     })?;
     let is_graph = spec.kind == Kind::Graph;
-    cluster.order(&Order::SendWork { settles: !is_graph })?;
-    let finished = cluster.gather_within(("the final state", patience), |_, news| match news {
-        News::Work { finished, .. } => Some(finished),
-        _ => None,
-    })?;
+    let settle_s = match is_graph {
+        true => 0,
+        false => patience.as_secs(),
+    };
+    cluster.order(&Order::SendWork { settle_s })?;
+    let finished =
+        cluster.gather_within(("the final state", 2 * patience), |_, news| match news {
+            News::Work { finished, .. } => Some(finished),
+            _ => None,
+        })?;
     let (logs, mut finished) = (read_logs(&logs)?, FinalState::all(finished));
     finished.take_paid(&logs);
     if is_graph {

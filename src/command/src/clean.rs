@@ -87,7 +87,7 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
         let what = counted(kept.files, kept.bytes);
         (files, bytes) = (files + kept.files, bytes + kept.bytes);
         if !args.dry_run {
-            destroy::remove_memory(std::slice::from_ref(&kept))?;
+            destroy::remove_memory(std::slice::from_ref(&kept), &run_dir(&config))?;
         }
         writeln!(
             out,
@@ -124,9 +124,8 @@ fn abandoned_memory(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
     let mut kept = find_kept_memory(dir)
         .with_context(|| format!("cannot list the shared memory in {}", dir.display()))?;
     kept.retain(|kept| {
-        kept.store
-            .as_deref()
-            .is_some_and(crate::scratch::was_scratch)
+        let store = kept.store.as_deref();
+        store.is_some_and(crate::scratch::was_scratch) && !kept.is_used()
     });
     Ok(kept)
 }

@@ -9,7 +9,8 @@ use anyhow::{Context, bail};
 use farm::status::machine_status;
 use farm_core::config::Config;
 use farm_core::config::host::{run_dir, store_dir};
-use farm_core::fabric::shm::{KeptMemory, find_journals, find_kept_memory};
+use farm_core::fabric::shm::{KeptMemory, find_kept_memory};
+use farm_core::machine::find_journals;
 use farm_core::membership::earlier::{Earlier, Found, find};
 use farm_core::membership::store::StoreError;
 
@@ -78,10 +79,17 @@ impl Left {
                 dir.display()
             );
         }
-        let journals = find_journals(&run_dir(config), &config.memory.dir, cluster, &dir);
+        let journals = find_journals(config);
+        let memory = memory_of(config)?;
+        if let Some(used) = memory.iter().find(|kept| kept.is_used()) {
+            bail!(
+                "cannot remove what cluster {cluster:?} has: a process of machine {} uses its memory; stop all machines of the cluster first",
+                used.machine
+            );
+        }
         Ok(Self {
             store,
-            memory: memory_of(config)?,
+            memory,
             journals: journals.context("cannot list the journals of the cluster")?,
         })
     }
@@ -131,11 +139,12 @@ impl Left {
     /// Removes everything, the configuration last: while it is there, a start says what is missing.
     fn remove(self, config: &Config) -> anyhow::Result<()> {
         let cluster = &config.cluster.name;
-        remove_memory(&self.memory)?;
+        // Without its journal, nobody takes the memory of a machine for whole.
         for journal in &self.journals {
             std::fs::remove_file(journal)
                 .with_context(|| format!("cannot remove {}", journal.display()))?;
         }
+        remove_memory(&self.memory, &run_dir(config))?;
         // Fails while there is something else.
         let _ = std::fs::remove_dir(run_dir(config).join(cluster));
         if let Some(earlier) = self.store {
@@ -151,10 +160,10 @@ impl Left {
     }
 }
 
-/// Removes memory that machines have kept.
-pub(crate) fn remove_memory(memory: &[KeptMemory]) -> anyhow::Result<()> {
+/// Removes memory that machines have kept, and their journals in this directory of sockets and locks.
+pub(crate) fn remove_memory(memory: &[KeptMemory], run_dir: &Path) -> anyhow::Result<()> {
     for kept in memory {
-        kept.remove().map_err(|(path, error)| {
+        kept.remove(run_dir).map_err(|(path, error)| {
             anyhow::anyhow!("cannot remove {}: {error}", path.display())
         })?;
     }

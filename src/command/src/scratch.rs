@@ -7,10 +7,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farm_core::config::Config;
+use farm_core::config::host::run_dir;
 use farm_core::fabric::shm::{KeptMemory, find_kept_memory};
 
 /// The start of the names of all working directories.
 const PREFIX: &str = "farm-run-";
+/// The name of the directory of a store in a working directory.
+const STORE: &str = "configuration";
 /// The file that the command locks.
 const LOCK: &str = "in-use";
 
@@ -18,6 +21,8 @@ const LOCK: &str = "in-use";
 pub(crate) struct Scratch {
     /// The directory of shared memory in which machines keep what they have, if their cluster ends with the command.
     memory: Option<PathBuf>,
+    /// The directory of sockets and locks of that cluster.
+    run_dir: PathBuf,
     dir: tempfile::TempDir,
     /// Held until the directory is removed.
     _lock: File,
@@ -31,7 +36,8 @@ impl Drop for Scratch {
             let store = kept.store.as_deref();
             store.is_some_and(|store| store.starts_with(self.dir.path()))
         };
-        kept.into_iter().filter(is_here).for_each(forget);
+        let here = kept.into_iter().filter(is_here);
+        here.for_each(|kept| forget(&kept, &self.run_dir));
     }
 }
 
@@ -41,10 +47,13 @@ pub(crate) fn was_scratch(store: &Path) -> bool {
         dir.file_name()
             .map(|name| name.to_string_lossy().into_owned())
     };
-    let parent = store.parent().filter(|parent| !parent.exists());
-    parent
-        .and_then(name)
-        .is_some_and(|name| name.starts_with(PREFIX))
+    let Some(parent) = store.parent().filter(|_| store.ends_with(STORE)) else {
+        return false;
+    };
+    let is_gone = matches!(parent.try_exists(), Ok(false));
+    // Otherwise a file system may not be mounted.
+    let is_alone = parent.parent().is_some_and(Path::is_dir);
+    is_gone && is_alone && name(parent).is_some_and(|name| name.starts_with(PREFIX))
 }
 
 /// Removes the memory that clusters of this name have kept whose command was killed.
@@ -59,11 +68,13 @@ fn forget_abandoned(config: &Config) {
             })
     };
     let kept = find_kept_memory(&config.memory.dir).unwrap_or_default();
-    kept.into_iter().filter(is_abandoned).for_each(forget);
+    let kept = kept.into_iter();
+    let abandoned = kept.filter(|kept| is_abandoned(kept) && !kept.is_used());
+    abandoned.for_each(|kept| forget(&kept, &run_dir(config)));
 }
 
-fn forget(kept: KeptMemory) {
-    if let Err((path, error)) = kept.remove() {
+fn forget(kept: &KeptMemory, run_dir: &Path) {
+    if let Err((path, error)) = kept.remove(run_dir) {
         tracing::warn!(%error, "cannot remove {}; `farm clean` removes it", path.display());
     }
 }
@@ -83,6 +94,7 @@ impl Scratch {
         std::fs::rename(&new, path).with_context(failed)?;
         Ok(Self {
             memory: None,
+            run_dir: PathBuf::new(),
             dir,
             _lock: lock,
         })
@@ -97,7 +109,8 @@ impl Scratch {
     pub(crate) fn keep_store_of(&mut self, config: &mut Config) {
         forget_abandoned(config);
         if config.is_logged() && config.durability.dir.is_none() {
-            config.durability.dir = Some(self.path().join("configuration"));
+            config.durability.dir = Some(self.path().join(STORE));
+            self.run_dir = run_dir(config);
             self.memory = Some(config.memory.dir.clone());
         }
     }
@@ -192,6 +205,21 @@ mod tests {
         let path = used.path().to_owned();
         drop(used);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_a_store_in_a_working_directory_that_is_gone_was_of_a_command() {
+        let parent = tempfile::tempdir().unwrap();
+        let store = |name: &str| parent.path().join(name);
+        assert!(was_scratch(&store("farm-run-x/configuration")));
+        assert!(!was_scratch(&store("farm-run-x/store")), "a user's");
+        assert!(!was_scratch(&store("run-x/configuration")), "a user's");
+        assert!(
+            !was_scratch(&store("away/farm-run-x/configuration")),
+            "not mounted"
+        );
+        std::fs::create_dir(store("farm-run-x")).unwrap();
+        assert!(!was_scratch(&store("farm-run-x/configuration")));
     }
 
     /// A link to a directory elsewhere must not remove that one.

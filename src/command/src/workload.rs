@@ -13,6 +13,7 @@ use farm_core::config::host::{check_memory, probe};
 use crate::Usage;
 use crate::cli::WorkloadArgs;
 use crate::cluster::Cluster;
+use crate::cluster::node::SETTLE;
 use crate::cluster::protocol::{News, Order};
 
 /// Runs `farm workload`.
@@ -67,7 +68,8 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     cluster.order(&Order::Work(spec.clone()))?;
     cluster.gather(|_, news| matches!(news, News::Worked).then_some(()))?;
     let seconds = began.elapsed().as_secs_f64();
-    cluster.order(&Order::SendWork { settles: true })?;
+    let settle_s = SETTLE.as_secs();
+    cluster.order(&Order::SendWork { settle_s })?;
     let records = cluster.gather(|_, news| match news {
         News::Work { logs, finished } => Some((logs, finished)),
         _ => None,

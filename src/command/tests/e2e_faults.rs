@@ -138,7 +138,7 @@ fn an_invalid_order_stops_a_node_with_an_error() {
 fn a_node_refuses_judged_workloads_unless_started_with_judged() {
     let place = Place::new("not-judged");
     let config = place.config("cluster.toml", "32MiB", 1, "");
-    let orders = place.write("orders", "{\"order\":\"send_work\"}\n");
+    let orders = place.write("orders", "{\"order\":\"send_work\",\"settle_s\":0}\n");
     let node = ["node", "--driven", "--config", &config];
     let ended = place.farm_reading(&node, &orders).end();
     assert!(

@@ -163,6 +163,12 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     let refused = place.farm(&[&command[..], &[&elsewhere]].concat()).end();
     refused.failed(1, &["start the machine with durability.dir", path]);
 
+    // The journals of this cluster stay, too, when another one of its name is destroyed.
+    let memory = format!("memory.dir={}", place.path("tmp").display());
+    let other = ["--yes", "--set", &elsewhere, "--set", &memory];
+    let nothing = destroy(&place, &config, &other).ok().stdout;
+    contains(&nothing, &["has left nothing"]);
+
     let before = content(&dir);
     assert_eq!(before.len(), 1);
     let kept = clean(&place, &config, &[]).ok().stdout;

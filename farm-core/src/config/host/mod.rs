@@ -71,6 +71,19 @@ pub struct CgroupMemory {
     pub available_bytes: u64,
 }
 
+impl HostFacts {
+    /// Counts these bytes of files in the directory of regions as free: a machine that starts takes them over.
+    pub fn take_over(&mut self, bytes: u64) {
+        let directory = self.memory_dir.free_bytes.iter_mut();
+        let host = std::iter::once(&mut self.memory_available_bytes);
+        let cgroup = self.cgroup.iter_mut();
+        let cgroup = cgroup.map(|cgroup| &mut cgroup.available_bytes);
+        for free in directory.chain(host).chain(cgroup) {
+            *free = free.saturating_add(bytes);
+        }
+    }
+}
+
 /// A directory in which regions are stored as files.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct DirFacts {

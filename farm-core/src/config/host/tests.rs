@@ -142,12 +142,19 @@ fn the_tightest_of_several_limits_is_reported() {
 
 #[test]
 fn a_single_machine_needs_only_its_own_memory() {
-    let facts = HostFacts {
+    let mut facts = HostFacts {
         memory_available_bytes: 5 * GIB,
         ..host()
     };
     let id = MachineId::new(1).expect("an id");
     assert!(check_memory(&config(), &facts).is_err());
+    assert_eq!(check_machine_memory(&config(), id, &facts), Ok(()));
+    // A machine that goes on with the memory of its earlier process needs no more. It once refused to start.
+    let bytes = 1 << 40;
+    facts.memory_available_bytes = 0;
+    facts.memory_dir.free_bytes = Some(0);
+    assert!(check_machine_memory(&config(), id, &facts).is_err());
+    facts.take_over(bytes);
     assert_eq!(check_machine_memory(&config(), id, &facts), Ok(()));
 }
 

@@ -19,7 +19,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::files::Names;
-use super::machine::Exporter;
+use super::machine::{Exporter, is_locked};
 use super::memory_name::{decimal, hash, machine_id};
 use crate::fabric::Capability;
 use crate::files::unless_gone;
@@ -128,15 +128,38 @@ impl KeptStart {
         self.files.iter().any(|file| file.what == KeptName::Member)
     }
 
-    /// Removes the files.
+    /// Removes the journal and the files: the memory of regions first, so that nobody takes what is left for whole.
     ///
     /// # Errors
     /// The file that could not be removed, and why.
-    pub(crate) fn remove(&self) -> Result<(), (PathBuf, io::Error)> {
-        let is_place = |file: &&KeptFile| file.what == KeptName::Place;
-        let (place, others): (Vec<_>, Vec<_>) = self.files.iter().partition(is_place);
-        let mut files = others.into_iter().chain(place);
+    pub(crate) fn remove(&self, journal: &Path) -> Result<(), (PathBuf, io::Error)> {
+        unless_gone(std::fs::remove_file(journal)).map_err(|error| (journal.to_owned(), error))?;
+        let mut files: Vec<&KeptFile> = self.files.iter().collect();
+        files.sort_by_key(|file| match file.what {
+            KeptName::Region(_) => 0,
+            KeptName::Logs { .. } => 1,
+            KeptName::Member => 2,
+            KeptName::Place => 3,
+        });
+        let mut files = files.into_iter();
         files.try_for_each(|file| forget(file).map_err(|error| (file.path.clone(), error)))
+    }
+
+    /// Returns whether the process runs: it holds the lock of its first file.
+    fn runs(&self) -> bool {
+        let KeptFile {
+            identity,
+            cluster,
+            machine,
+            boot,
+            path,
+            ..
+        } = &self.files[0];
+        let name = format!(
+            "farm-{identity:016x}-m{}-l{boot:016x}-0-{cluster}",
+            machine.get()
+        );
+        is_locked(&path.with_file_name(name))
     }
 }
 
@@ -168,12 +191,19 @@ pub struct KeptMemory {
 }
 
 impl KeptMemory {
-    /// Removes the files.
+    /// Removes the files, and before them the journals in this directory of sockets and locks.
     ///
     /// # Errors
     /// The file that could not be removed, and why.
-    pub fn remove(&self) -> Result<(), (PathBuf, io::Error)> {
-        self.starts.iter().try_for_each(KeptStart::remove)
+    pub fn remove(&self, run_dir: &Path) -> Result<(), (PathBuf, io::Error)> {
+        let journal = |boot| journal_of(run_dir, &self.cluster, self.machine, boot);
+        let mut starts = self.starts.iter();
+        starts.try_for_each(|start| start.remove(&journal(start.boot)))
+    }
+
+    /// Returns whether a process runs that keeps some of them.
+    pub fn is_used(&self) -> bool {
+        self.starts.iter().any(KeptStart::runs)
     }
 
     fn add(&mut self, start: KeptStart, counted: &mut BTreeSet<u64>) {
@@ -326,24 +356,12 @@ pub(crate) fn map(path: &Path, bytes: usize) -> Result<Memory, MappingError> {
     Ok(Memory::of(Mapping::open(path, bytes, Access::ReadWrite)?).window(0, bytes))
 }
 
-/// Returns the journals that processes of a cluster have kept below a directory of sockets and locks, but not those of starts that have kept
-/// memory in `memory_dir` for another store than this one.
-///
-/// # Errors
-/// If a directory cannot be read.
-pub fn find_journals(
-    run_dir: &Path,
-    memory_dir: &Path,
-    cluster: &str,
-    store: &Path,
-) -> io::Result<Vec<PathBuf>> {
+/// Returns the journals that starts of machines of a cluster have kept below a directory of sockets and locks, with the numbers of the starts.
+pub(crate) fn journals(run_dir: &Path, cluster: &str) -> io::Result<Vec<(u64, PathBuf)>> {
     let entries = match std::fs::read_dir(run_dir.join(cluster)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let starts = of_cluster(run_dir, memory_dir, cluster)?.into_iter();
-    let others = starts.filter(|start| start.place().is_some_and(|place| place != store));
-    let others: BTreeSet<u64> = others.map(|start| start.boot).collect();
     let start_of = |name: &str| {
         let name = name
             .strip_prefix('m')
@@ -355,15 +373,15 @@ pub fn find_journals(
     for entry in entries {
         let entry = entry?;
         let boot = entry.file_name().to_str().and_then(start_of);
-        if boot.is_some_and(|boot| !others.contains(&boot)) {
-            found.push(entry.path());
-        }
+        found.extend(boot.map(|boot| (boot, entry.path())));
     }
     Ok(found)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]
@@ -433,24 +451,30 @@ mod tests {
         let kept = &found()[1];
         assert_eq!((kept.files, kept.bytes, kept.machine), (4, 112, machine));
 
-        let store = Path::new("/store");
-        let journals = || find_journals(dir.path(), dir.path(), "c", store).unwrap();
-        assert!(journals().is_empty());
+        let listed = || {
+            let mut listed = journals(dir.path(), "c").unwrap();
+            listed.sort();
+            listed
+        };
+        assert!(listed().is_empty());
         std::fs::create_dir(dir.path().join("c")).unwrap();
         let journal = |boot| {
             let path = names.journal(machine, boot);
             std::fs::write(&path, "").unwrap();
             path
         };
-        let (of_this, unknown) = (journal(2), journal(4));
-        journal(3);
+        let (of_this, of_other) = (journal(2), journal(3));
         std::fs::write(dir.path().join("c/m1.lock"), "").unwrap();
-        let mut listed = journals();
-        listed.sort();
-        assert_eq!(listed, [of_this, unknown]);
+        assert_eq!(listed(), [(2, of_this), (3, of_other.clone())]);
 
-        kept.remove().unwrap();
-        kept.remove().unwrap();
+        assert!(!kept.is_used());
+        let first = File::create(names.memory(machine, 2, 0)).unwrap();
+        first.lock().unwrap();
+        assert!(kept.is_used() && !found()[0].is_used());
+        drop(first);
+        kept.remove(dir.path()).unwrap();
+        kept.remove(dir.path()).unwrap();
         assert_eq!(found().len(), 1, "that of the other cluster stays");
+        assert_eq!(listed(), [(3, of_other)]);
     }
 }

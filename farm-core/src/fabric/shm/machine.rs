@@ -2,7 +2,7 @@
 
 use std::fs::{File, TryLockError};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
@@ -242,8 +242,15 @@ impl Drop for ShmMachine {
 /// files of another one holds that lock for a moment, too: so the answer can be true for one that has just ended.
 pub(crate) fn is_alive(config: &ShmConfig, machine: MachineId, boot: u64) -> bool {
     let names = Names::new(&config.run_dir, &config.memory_dir, &config.cluster);
-    let first = File::open(names.memory(machine, boot, 0));
-    let Ok(first) = first else { return false };
+    is_locked(&names.memory(machine, boot, 0))
+}
+
+/// Returns whether a process holds the lock of a file. If that cannot be found out, it may.
+pub(super) fn is_locked(path: &Path) -> bool {
+    let first = match File::open(path) {
+        Ok(first) => first,
+        Err(error) => return error.kind() != std::io::ErrorKind::NotFound,
+    };
     for _ in 0..LOCK_TRIES {
         if !matches!(first.try_lock_shared(), Err(TryLockError::WouldBlock)) {
             return false;

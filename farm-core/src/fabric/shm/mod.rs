@@ -34,7 +34,7 @@ mod stale_files;
 
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
-pub use kept::{KeptMemory, find_journals, find_kept_memory};
+pub use kept::{KeptMemory, find_kept_memory};
 pub(crate) use machine::is_alive;
 pub use machine::{Exporter, ShmMachine};
 pub use shared::ShmConfig;

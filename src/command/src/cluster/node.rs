@@ -36,13 +36,14 @@ use super::interrupts;
 use super::protocol::{News, Order};
 use crate::Usage;
 use crate::cli::NodeArgs;
+use crate::destroy::memory_of;
 
 /// Longest time that a machine waits for the other machines to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a node checks for signals, and whether its machine has stopped.
 const LOOK: Duration = Duration::from_millis(20);
 /// Longest time that a node waits until freed objects and changes of shards have reached the workers that own them.
-const SETTLE: Duration = Duration::from_secs(5);
+pub(crate) const SETTLE: Duration = Duration::from_secs(5);
 /// Longest time from the departure of another machine to the order to stop, if that is why it left.
 const STOP_FOLLOWS: Duration = Duration::from_secs(2);
 /// Interval of [`News::Loading`].
@@ -106,7 +107,14 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     if config.machine(id).is_none() {
         return Err(Usage::error(MachineError::NoSuchMachine(id).to_string()));
     }
-    check_machine_memory(&config, id, &probe(&config.memory.dir))?;
+    let mut facts = probe(&config.memory.dir);
+    if config.survives_losses() {
+        // The machine goes on with the memory that its earlier processes have kept, or removes it.
+        let kept = memory_of(&config)?.into_iter();
+        let own = kept.filter(|kept| kept.machine == id && !kept.is_used());
+        facts.take_over(own.map(|kept| kept.bytes).sum());
+    }
+    check_machine_memory(&config, id, &facts)?;
     if !args.driven {
         return run_alone(&config, id).map(|()| ExitCode::SUCCESS);
     }
@@ -398,7 +406,7 @@ impl<'a> Driven<'a> {
                 Order::Work(spec) => self.work(&spec)?,
                 Order::Begin(beginning) => self.begin(&beginning)?,
                 Order::Enough => self.enough()?,
-                Order::SendWork { settles } => self.send_work(settles)?,
+                Order::SendWork { settle_s } => self.send_work(Duration::from_secs(settle_s))?,
                 Order::Stop => return Ok(()),
             }
         }

@@ -66,8 +66,8 @@ pub(crate) enum Order {
     /// Send the records of the judged workload ([`News::Work`]). The launcher sends this order after the workload
     /// has ended on all machines.
     SendWork {
-        /// Whether to wait until the allocators have received all freed objects.
-        settles: bool,
+        /// Longest wait until the allocators know all slots and have received all freed objects, in seconds.
+        settle_s: u64,
     },
     /// Stop the machine and end the process.
     Stop,

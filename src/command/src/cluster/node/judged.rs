@@ -8,7 +8,7 @@ use farm_check::workload;
 use farm_core::ids::Address;
 use farm_core::worker::Worker;
 
-use super::{Driven, LOOK, SETTLE, send_news};
+use super::{Driven, LOOK, send_news};
 use crate::cluster::protocol::{Beginning, News};
 
 /// Time between two looks whether the clients have begun.
@@ -132,12 +132,12 @@ impl Driven<'_> {
         Ok(())
     }
 
-    /// Sends the records and the final state of every worker. If it `settles`, repeats the collection until the workers have received
-    /// all freed objects that they own, but for at most [`SETTLE`].
-    pub(super) fn send_work(&self, settles: bool) -> anyhow::Result<()> {
+    /// Sends the records and the final state of every worker. Repeats the collection until the workers know all slots of the regions that
+    /// they own, and have received all freed objects, but only for the time `settle`.
+    pub(super) fn send_work(&self, settle: Duration) -> anyhow::Result<()> {
         self.check_judged()?;
         type Collected = (workload::Log, Result<workload::FinalState, String>);
-        let until = std::time::Instant::now() + SETTLE;
+        let until = std::time::Instant::now() + settle;
         let mut logs = Vec::new();
         let finished = loop {
             let collected = self.on_all(
@@ -154,7 +154,7 @@ impl Driven<'_> {
             logs.extend(more);
             let finished: Result<Vec<_>, String> = finished.into_iter().collect();
             match finished {
-                Ok(all) if !settles || is_settled(&all) => break all,
+                Ok(all) if is_settled(&all) => break all,
                 Ok(all) if std::time::Instant::now() > until => break all,
                 Err(why) if std::time::Instant::now() > until => bail!("WRONG, {why}"),
                 _ => std::thread::sleep(LOOK),
