@@ -51,6 +51,15 @@ pub enum Access {
     },
 }
 
+impl Access {
+    /// Returns the object.
+    pub fn object(&self) -> ObjectId {
+        match self {
+            Access::Read { object, .. } | Access::Write { object, .. } => *object,
+        }
+    }
+}
+
 /// The outcome of a transaction, as far as its client knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {

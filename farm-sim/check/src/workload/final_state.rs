@@ -28,6 +28,8 @@ pub struct FinalState {
     pub nodes: Vec<AuditedNode>,
     /// Cents that this worker's clients added to the total of all accounts.
     pub paid_in: i64,
+    /// Objects that entries of its machine name and that are on other machines, so that they were not counted. Only a loss separates them.
+    pub elsewhere: u64,
     /// Cents that transactions add whose outcome is not known.
     pub unsure: Vec<i64>,
 }
@@ -42,7 +44,7 @@ pub struct Last {
 }
 
 impl FinalState {
-    /// Combines the final states of all workers of a cluster, in their order.
+    /// Combines the final states of all workers of a cluster. The objects are in the order of their numbers.
     pub fn all(finished: impl IntoIterator<Item = FinalState>) -> FinalState {
         let mut all = FinalState::default();
         for one in finished {
@@ -51,8 +53,10 @@ impl FinalState {
             all.objects.extend(one.objects);
             all.nodes.extend(one.nodes);
             all.paid_in += one.paid_in;
+            all.elsewhere += one.elsewhere;
             all.unsure.extend(one.unsure);
         }
+        all.objects.sort_by_key(|last| last.read.object());
         all
     }
 

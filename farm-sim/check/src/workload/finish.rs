@@ -27,8 +27,9 @@ impl FinalState {
             nodes,
             paid_in,
             unsure,
+            elsewhere,
         } = self;
-        if taken != live {
+        if taken != live && *elsewhere == 0 {
             return Err(format!(
                 "the allocators count {taken} slots as allocated, but {live} objects exist"
             ));
@@ -70,11 +71,10 @@ pub(super) fn finish(worker: &mut Worker) -> Result<FinalState, String> {
         let facts =
             farm_kv::ops::check(worker, table).map_err(|why| format!("worker {me}: {why}"))?;
         finished.live = facts.iter().map(|shard| shard.blocks).sum();
-    } else if let Some(place) = owner_place(worker).filter(|_| me.worker.index() == 0) {
+    } else if owner_place(worker).is_some() && me.worker.index() == 0 {
         let usage = worker.store().usage().map_err(|error| error.to_string())?;
         finished.taken += usage.array_objects;
-        (finished.live, finished.objects) =
-            objects(worker, place).map_err(|why| format!("machine {}: {why}", me.machine))?;
+        objects(worker, &mut finished).map_err(|why| format!("machine {}: {why}", me.machine))?;
     }
     // Only workloads with tables have a catalog.
     finished.live +=
@@ -82,25 +82,27 @@ pub(super) fn finish(worker: &mut Worker) -> Result<FinalState, String> {
     Ok(finished)
 }
 
-/// Checks the objects of this machine, which is at this place among those that store objects. Returns the number of objects, including those whose addresses its churn entries
-/// hold, and the final value of each object.
-fn objects(worker: &mut Worker, place: usize) -> Result<(u64, Vec<Last>), String> {
-    let spec = work(worker).spec.clone();
-    let first = place * spec.objects_per_machine;
-    let mut objects = Vec::with_capacity(spec.objects_per_machine);
-    let mut live = 0;
-    for object in first..first + spec.objects_per_machine {
-        let address = work(worker).addresses[object];
+/// Checks the objects whose primary is this machine; after a loss that may be another one than the machine that has created them. Adds the
+/// number of objects, including those whose addresses churn entries hold, and the final value of each object.
+fn objects(worker: &mut Worker, finished: &mut FinalState) -> Result<(), String> {
+    let (spec, me) = (work(worker).spec.clone(), worker.me().machine);
+    for (object, address) in work(worker).addresses.clone().into_iter().enumerate() {
+        if worker.machine_of(address.region()) != me {
+            continue;
+        }
         let class =
             farm_core::alloc::class_for_payload(spec.payload()).map_err(|e| e.to_string())?;
         let (version, value) =
             look(worker, address, class).map_err(|why| format!("object {object}: {why}"))?;
-        live += 1;
+        finished.live += 1;
         let [one, two, born] = value.data;
         let named = FatPointer::from_words([one, two]).filter(|pointer| !pointer.address.is_null());
         if let Some(pointer) = named.filter(|_| spec.kind == Kind::Churn) {
-            // The object is on this machine: it was allocated near its entry.
-            live += check_named(worker, object, pointer, born)?;
+            // It was allocated near its entry.
+            match worker.machine_of(pointer.address.region()) == me {
+                true => finished.live += check_named(worker, object, pointer, born)?,
+                false => finished.elsewhere += 1,
+            }
         }
         let read = Access::Read {
             object: ObjectId(object as u32),
@@ -108,9 +110,9 @@ fn objects(worker: &mut Worker, place: usize) -> Result<(u64, Vec<Last>), String
             id: value.id,
             parent: value.parent,
         };
-        objects.push(Last { read, value: one });
+        finished.objects.push(Last { read, value: one });
     }
-    Ok((live, objects))
+    Ok(())
 }
 
 /// Checks the object that an entry names, and the other members of its array. Returns the number of members.
