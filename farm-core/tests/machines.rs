@@ -564,7 +564,7 @@ fn a_cluster_that_finds_its_own_store_goes_on() {
     assert_eq!(run(), 4);
 }
 
-/// A start that does not find the configuration of an ended cluster removes none of the memory that this one has kept. It once removed all.
+/// A start that does not find the configuration of an ended cluster keeps the memory of that cluster. It once removed it.
 #[test]
 fn memory_is_kept_while_its_configuration_is_away() {
     let dir = tempfile::tempdir().unwrap();

@@ -77,7 +77,7 @@ impl KeptFiles {
         let kept = self.exporter.kept().map_err(failed)?;
         for start in kept.into_iter().filter(KeptStart::is_member) {
             let Some(place) = start.place() else { continue };
-            if place == self.store {
+            if start.is_of(&self.store) {
                 return Err(MachineError::ConfigurationGone {
                     machine: self.me,
                     cluster: cluster.clone(),
@@ -117,28 +117,20 @@ impl KeptFiles {
             return Ok(None);
         };
         let before = newest.member(me).map_or(0, |member| member.boot);
-        let gone = || memory_gone(config, me, newest);
-        let own: Vec<RegionId> = newest.full_on(me).collect();
+        if gone_in(config, newest)?.contains(&me) {
+            return Err(memory_gone(config, me, newest));
+        }
         let path = exporter.journal(before);
         if !path.try_exists().map_err(failed)? {
             // A process that ended while it joined had nothing that is needed.
-            return match own.is_empty() {
-                true => Self::begin_with(config, me, exporter).map(Some),
-                false => Err(gone()),
-            };
+            return Self::begin_with(config, me, exporter).map(Some);
         }
         // Also checks the version and the configuration.
         Journal::open(&path, config.digest()).map_err(failed)?;
         let kept = exporter.kept().map_err(failed)?.into_iter();
         let mut kept = kept.filter(|start| start.boot == before);
         let files = kept.next().map_or_else(Vec::new, |start| start.files);
-        let has = |region: &RegionId| {
-            let mut files = files.iter();
-            files.any(|file| file.what == KeptName::Region(*region))
-        };
-        if !own.iter().all(has) {
-            return Err(gone());
-        }
+        let own: Vec<RegionId> = newest.full_on(me).collect();
         let is_needed = |file: &&KeptFile| match file.what {
             KeptName::Region(region) => own.contains(&region),
             KeptName::Logs { .. } => true,
@@ -216,9 +208,7 @@ impl KeptFiles {
     /// Returns the other starts of this machine that keep something about which this store decides.
     fn others(&self) -> Vec<KeptStart> {
         let mut starts = self.exporter.kept().unwrap_or_default();
-        starts.retain(|start| {
-            start.boot != self.exporter.boot() && start.place().as_ref() == Some(&self.store)
-        });
+        starts.retain(|start| start.boot != self.exporter.boot() && start.is_of(&self.store));
         starts
     }
 
@@ -349,7 +339,7 @@ pub(super) fn memory_gone(
     }
 }
 
-/// Returns the members of a configuration, all of which have ended, whose memory is gone.
+/// Returns the members of a configuration whose memory is gone. No member runs.
 pub(super) fn gone_in(
     config: &Config,
     newest: &Configuration,
@@ -385,7 +375,7 @@ pub(super) fn gone_in(
 pub fn find_journals(config: &Config) -> io::Result<Vec<PathBuf>> {
     let (run_dir, cluster, store) = (run_dir(config), &config.cluster.name, store_dir(config));
     let starts = of_cluster(&run_dir, &config.memory.dir, cluster)?.into_iter();
-    let starts = starts.filter(|start| start.place().as_ref() == Some(&store));
+    let starts = starts.filter(|start| start.is_of(&store));
     let mut known: BTreeSet<u64> = starts.map(|start| start.boot).collect();
     let newest = FileStore::at(&store, cluster).read().ok().flatten();
     let members = newest.into_iter().flat_map(|newest| newest.members);
@@ -403,14 +393,14 @@ pub fn find_journals(config: &Config) -> io::Result<Vec<PathBuf>> {
 pub fn forget_kept(config: &Config) -> io::Result<()> {
     let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
     let (memory_dir, store) = (&config.memory.dir, store_dir(config));
+    let starts = of_cluster(&run_dir, memory_dir, cluster)?.into_iter();
+    for start in starts.filter(|start| start.is_of(&store)) {
+        let journal = journal_of(&run_dir, cluster, start.files[0].machine, start.boot);
+        start.remove(&journal).map_err(|(_, error)| error)?;
+    }
+    // Those that the configuration names, and whose files are gone.
     for journal in find_journals(config)? {
         unless_gone(std::fs::remove_file(journal))?;
-    }
-    for start in of_cluster(&run_dir, memory_dir, cluster)? {
-        if start.place().as_ref() == Some(&store) {
-            let journal = journal_of(&run_dir, cluster, start.files[0].machine, start.boot);
-            start.remove(&journal).map_err(|(_, error)| error)?;
-        }
     }
     // Fails while there is something else.
     let _ = std::fs::remove_dir(run_dir.join(cluster));

@@ -101,8 +101,8 @@ pub(super) fn joins_survivors(
     Ok(any_alive(config, id, others.map(Member::process))?.is_some())
 }
 
-/// Returns a machine of which a process runs that may still write to the logs of a configuration, although all its members with memory have
-/// ended: a program without memory that is a member, or a process that was removed from the cluster while it was stopped.
+/// Returns the machine of a process that runs and may still write to the logs of a configuration whose members with memory have ended. That is
+/// a program without memory that is a member, or a process that was removed from the cluster while it was stopped.
 pub(super) fn may_write(
     config: &Config,
     id: MachineId,
@@ -113,8 +113,8 @@ pub(super) fn may_write(
     any_alive(config, id, programs.map(Member::process).chain(left))
 }
 
-/// Returns a configuration, whose members with memory have ended, if these can go on in it. If the memory of some is gone and the others have
-/// copies, those are removed from the cluster, and the next look finds the configuration without them.
+/// Returns a configuration whose members with memory have ended, if all of them still have their memory. If some have not, and the others have
+/// copies, this stores a configuration without those, and returns `None`: the caller looks again.
 pub(super) fn to_resume(
     config: &Config,
     id: MachineId,
@@ -135,7 +135,7 @@ pub(super) fn to_resume(
     if store.compare_and_swap(&next)? == Swap::Won {
         tracing::warn!(
             machines = ?gone,
-            "memory is gone: the cluster goes on without these machines, of which others have copies; they join it when they are started"
+            "memory is gone: the cluster continues without these machines, because others have copies; they join again when they are started"
         );
     }
     Ok(None)

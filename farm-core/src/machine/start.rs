@@ -25,7 +25,7 @@ use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::kept::Kept;
 use crate::limits::{Limits, READ_TRIES, READ_TRIES_OF_A_LOSS, RECORD_OVERHEAD_BYTES};
 use crate::membership::Membership;
-use crate::membership::configuration::{Configuration, Version};
+use crate::membership::configuration::Configuration;
 use crate::membership::files::FileStore;
 use crate::membership::manager::Manager;
 use crate::messaging::Links;
@@ -74,13 +74,11 @@ impl Begin {
             Self::Joins | Self::Waits(_) => return Ok(()),
         };
         let now = newest_configuration(config)?;
-        match now.as_ref() == then {
-            true => Ok(()),
-            false => Err(MachineError::Changed(
-                now.or_else(|| then.cloned())
-                    .map_or_else(Version::default, |known| known.version),
-            )),
+        if now.as_ref() == then {
+            return Ok(());
         }
+        let known = now.as_ref().or(then).map(|known| known.version);
+        Err(MachineError::Changed(known.unwrap_or_default()))
     }
 
     /// Returns whether another try may succeed, because others start or end meanwhile.

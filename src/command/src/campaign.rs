@@ -32,7 +32,7 @@ const MOST_WRONG: u64 = 5;
 /// Most times that all processes are killed in a run over a graph. Each time leaves operations whose outcome is not known, and the checker
 /// tries all of their orders.
 const MOST_GRAPH_KILLS: u64 = 3;
-/// Operations of a client that ends when it is told so.
+/// Number of operations of each client: more than it makes until [`Order::Enough`] ends it.
 const WITHOUT_END: u64 = 1 << 40;
 
 /// The result of a run, as a line of the results.
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &CampaignArgs, log: Option<&str>) -> anyhow::Result<Exit
         let was_wrong = known.iter().filter(|one| one.outcome != "ok").count();
         writeln!(
             crate::Output,
-            "the results had {} run(s) with {before} time(s), of which {was_wrong} were wrong",
+            "earlier, in the file of results: {before} time(s) in {} run(s), of which {was_wrong} were wrong",
             known.len()
         )?;
     }
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &CampaignArgs, log: Option<&str>) -> anyhow::Result<Exit
 
 /// Returns the configuration of all runs.
 fn config_of(args: &CampaignArgs) -> anyhow::Result<Config> {
-    let mut config = args.config()?;
+    let mut config = args.cluster.resolve()?;
     if let Some(mutant) = &args.mutant {
         crate::sim::mutants_called(mutant)?;
     }
@@ -217,10 +217,7 @@ fn one(
         outcome: "ok".into(),
         note: args.note.clone(),
     };
-    let mut cluster = match &args.mutant {
-        Some(mutant) => Cluster::start_mutant(&config, log, mutant)?,
-        None => Cluster::start_judged(&config, log)?,
-    };
+    let mut cluster = Cluster::start_judged(&config, log, args.mutant.as_deref())?;
     let patience = Duration::from_secs(args.patience.into());
     let ran = kill_and_judge(
         &mut cluster,

@@ -185,6 +185,13 @@ pub(crate) struct ClusterArgs {
 }
 
 impl ClusterArgs {
+    /// Returns the validated configuration, with the options that set its keys applied.
+    pub(crate) fn resolve(&self) -> Result<Config, ConfigError> {
+        let mut config = self.config.load()?;
+        self.configure(&mut config, &[])?;
+        Ok(config)
+    }
+
     /// Applies `--set`, `--machines`, `--workers` and the options in `keys` (option, key, value) to `config`,
     /// and validates the result.
     pub(crate) fn configure(

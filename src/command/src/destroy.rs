@@ -139,7 +139,7 @@ impl Left {
     /// Removes everything, the configuration last: while it is there, a start says what is missing.
     fn remove(self, config: &Config) -> anyhow::Result<()> {
         let cluster = &config.cluster.name;
-        // Without its journal, nobody takes the memory of a machine for whole.
+        // First: if this is interrupted, the next start sees that something is gone.
         for journal in &self.journals {
             std::fs::remove_file(journal)
                 .with_context(|| format!("cannot remove {}", journal.display()))?;

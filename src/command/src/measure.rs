@@ -128,7 +128,10 @@ pub(crate) fn run<T>(
     let started = Instant::now();
     let reports = cluster.gather_with(
         |_, news| pick(news),
-        || bar.set_position(started.elapsed().as_millis() as u64),
+        |_| {
+            bar.set_position(started.elapsed().as_millis() as u64);
+            Ok(())
+        },
     )?;
     bar.finish_and_clear();
     Ok(reports)

@@ -107,8 +107,11 @@ impl Scratch {
     /// Places the store of a configuration in this directory, unless the user named another one: a cluster that ends with the
     /// command leaves nothing that would make the next one refuse to start. Removes what one has left that was killed.
     pub(crate) fn keep_store_of(&mut self, config: &mut Config) {
+        if !config.is_logged() {
+            return;
+        }
         forget_abandoned(config);
-        if config.is_logged() && config.durability.dir.is_none() {
+        if config.durability.dir.is_none() {
             config.durability.dir = Some(self.path().join(STORE));
             self.run_dir = run_dir(config);
             self.memory = Some(config.memory.dir.clone());

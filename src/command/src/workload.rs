@@ -18,7 +18,7 @@ use crate::cluster::protocol::{News, Order};
 
 /// Runs `farm workload`.
 pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
-    let config = args.config()?;
+    let config = args.cluster.resolve()?;
     check_memory(&config, &probe(&config.memory.dir))?;
     let spec = Spec {
         kind: args.kind,
@@ -50,8 +50,9 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         );
         return Err(Usage::error(why));
     }
-    let mutants = args.mutant.as_deref().map(crate::sim::mutants_called);
-    let mutant = mutants.transpose()?.and_then(|all| all.first().copied());
+    if let Some(mutant) = &args.mutant {
+        crate::sim::mutants_called(mutant)?;
+    }
     // Created after all options were checked, because an existing file is truncated.
     let mut history = match &args.history {
         Some(path) => Some(std::fs::File::create(path).with_context(|| {
@@ -59,11 +60,7 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
         })?),
         None => None,
     };
-    let mut cluster = Cluster::start_judged(&config, log)?;
-    if let Some(mutant) = mutant {
-        let name = mutant.name.to_owned();
-        cluster.order(&Order::Mutant { name })?;
-    }
+    let mut cluster = Cluster::start_judged(&config, log, args.mutant.as_deref())?;
     let began = Instant::now();
     cluster.order(&Order::Work(spec.clone()))?;
     cluster.gather(|_, news| matches!(news, News::Worked).then_some(()))?;

@@ -110,6 +110,21 @@ fn is_passing(error: &std::io::Error, dir: &Path) -> bool {
         )
 }
 
+fn memory_prefix(identity: u64, machine: MachineId) -> String {
+    format!("farm-{identity:016x}-m{}-", machine.get())
+}
+
+/// Returns the name of the file of an exported memory: see [`Names::memory`].
+pub(super) fn memory_name(
+    identity: u64,
+    machine: MachineId,
+    (boot, key): (u64, u64),
+    cluster: &str,
+) -> String {
+    let prefix = memory_prefix(identity, machine);
+    format!("{prefix}l{boot:016x}-{key}-{cluster}")
+}
+
 /// The file names of one machine of one cluster.
 #[derive(Clone, Debug)]
 pub(super) struct Names {
@@ -145,7 +160,7 @@ impl Names {
     }
 
     fn memory_prefix(&self, machine: MachineId) -> String {
-        format!("farm-{:016x}-m{}-", self.identity, machine.get())
+        memory_prefix(self.identity, machine)
     }
 
     /// Returns the path of the file of an exported memory. The start number is random and has 64
@@ -153,9 +168,8 @@ impl Names {
     /// its file of key 0 (see `stale_files`). The cluster's name at the end is for readers of a
     /// directory listing.
     pub(super) fn memory(&self, machine: MachineId, boot: u64, key: u64) -> PathBuf {
-        let prefix = self.memory_prefix(machine);
-        self.memory_dir
-            .join(format!("{prefix}l{boot:016x}-{key}-{}", self.cluster))
+        let name = memory_name(self.identity, machine, (boot, key), &self.cluster);
+        self.memory_dir.join(name)
     }
 
     /// Returns the number that distinguishes this cluster from others in the directory of shared memory.

@@ -18,7 +18,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::files::Names;
+use super::files::{Names, memory_name};
 use super::machine::{Exporter, is_locked};
 use super::memory_name::{decimal, hash, machine_id};
 use crate::fabric::Capability;
@@ -123,12 +123,17 @@ impl KeptStart {
         std::fs::read_link(&place.path).ok()
     }
 
+    /// Returns whether the store in this directory decides about the files.
+    pub(crate) fn is_of(&self, store: &Path) -> bool {
+        self.place().as_deref() == Some(store)
+    }
+
     /// Returns whether the process is, or was, a member of a configuration that is stored.
     pub(crate) fn is_member(&self) -> bool {
         self.files.iter().any(|file| file.what == KeptName::Member)
     }
 
-    /// Removes the journal and the files: the memory of regions first, so that nobody takes what is left for whole.
+    /// Removes the journal, then the files, those of regions first: if the removal is interrupted, the next start sees that something is gone.
     ///
     /// # Errors
     /// The file that could not be removed, and why.
@@ -147,19 +152,10 @@ impl KeptStart {
 
     /// Returns whether the process runs: it holds the lock of its first file.
     fn runs(&self) -> bool {
-        let KeptFile {
-            identity,
-            cluster,
-            machine,
-            boot,
-            path,
-            ..
-        } = &self.files[0];
-        let name = format!(
-            "farm-{identity:016x}-m{}-l{boot:016x}-0-{cluster}",
-            machine.get()
-        );
-        is_locked(&path.with_file_name(name))
+        let file = &self.files[0];
+        let first = (self.boot, 0);
+        let name = memory_name(file.identity, file.machine, first, &file.cluster);
+        is_locked(&file.path.with_file_name(name))
     }
 }
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::Args;
 use farm_check::workload::Kind;
-use farm_core::config::{Config, ConfigError};
 
 use super::ClusterArgs;
 
@@ -69,15 +68,6 @@ pub(crate) struct WorkloadArgs {
     pub(crate) history: Option<PathBuf>,
 }
 
-impl WorkloadArgs {
-    /// Returns the validated configuration, with the options that set its keys applied.
-    pub(crate) fn config(&self) -> Result<Config, ConfigError> {
-        let mut config = self.cluster.config.load()?;
-        self.cluster.configure(&mut config, &[])?;
-        Ok(config)
-    }
-}
-
 /// Options of `farm campaign`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
@@ -134,13 +124,4 @@ pub(crate) struct CampaignArgs {
     /// A text for the results, for example the commit of the program.
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(crate) note: String,
-}
-
-impl CampaignArgs {
-    /// Returns the validated configuration, with the options that set its keys applied.
-    pub(crate) fn config(&self) -> Result<Config, ConfigError> {
-        let mut config = self.cluster.config.load()?;
-        self.cluster.configure(&mut config, &[])?;
-        Ok(config)
-    }
 }

@@ -136,19 +136,16 @@ impl Cluster {
         Self::start_with(config, log, Vec::new())
     }
 
-    /// Starts a cluster like [`Cluster::start`], with the handlers of judged workloads attached to every worker.
-    pub(crate) fn start_judged(config: &Config, log: Option<&str>) -> anyhow::Result<Self> {
-        Self::start_with(config, log, vec!["--judged".into()])
-    }
-
-    /// Starts a cluster like [`Cluster::start_judged`], with a deliberate bug from the start of every process.
-    pub(crate) fn start_mutant(
+    /// Starts a cluster like [`Cluster::start`], with the handlers of judged workloads attached to every worker, and with a deliberate bug
+    /// from the start of every process if one is named.
+    pub(crate) fn start_judged(
         config: &Config,
         log: Option<&str>,
-        mutant: &str,
+        mutant: Option<&str>,
     ) -> anyhow::Result<Self> {
-        let flags = ["--judged", "--mutant", mutant];
-        Self::start_with(config, log, flags.map(ToOwned::to_owned).into())
+        let mutant = mutant.map(|mutant| ["--mutant", mutant]);
+        let flags = ["--judged"].into_iter().chain(mutant.into_iter().flatten());
+        Self::start_with(config, log, flags.map(ToOwned::to_owned).collect())
     }
 
     fn start_with(config: &Config, log: Option<&str>, flags: Vec<String>) -> anyhow::Result<Self> {
@@ -267,48 +264,42 @@ impl Cluster {
         &mut self,
         pick: impl FnMut(usize, News) -> Option<T>,
     ) -> anyhow::Result<Vec<T>> {
-        self.gather_with(pick, || {})
+        self.gather_with(pick, |_| Ok(()))
     }
 
     /// Does the same as [`Cluster::gather`], and fails if that takes longer than `most`. `what` is what is awaited.
     pub(crate) fn gather_within<T>(
         &mut self,
         (what, most): (&str, Duration),
-        mut pick: impl FnMut(usize, News) -> Option<T>,
+        pick: impl FnMut(usize, News) -> Option<T>,
     ) -> anyhow::Result<Vec<T>> {
         let began = Instant::now();
-        let mut picked: Vec<Option<T>> = self.nodes.iter().map(|_| None).collect();
-        while picked.iter().any(Option::is_none) {
-            let received = self.receive()?;
-            if let Some((index, news)) = received
-                && let Some(taken) = pick(index, news)
-            {
-                picked[index] = Some(taken);
+        self.gather_with(pick, |missing| {
+            if began.elapsed() <= most {
+                return Ok(());
             }
-            if began.elapsed() > most {
-                let missing = picked.iter().zip(&self.nodes);
-                let missing = missing.filter(|(picked, _)| picked.is_none());
-                let missing: Vec<String> = missing.map(|one| one.1.id.to_string()).collect();
-                bail!(
-                    "{what} of machine(s) {} did not follow within {} s",
-                    missing.join(", "),
-                    most.as_secs()
-                );
-            }
-        }
-        Ok(picked.into_iter().flatten().collect())
+            let missing: Vec<String> = missing.map(|id| id.to_string()).collect();
+            bail!(
+                "{what} of machine(s) {} did not follow within {} s",
+                missing.join(", "),
+                most.as_secs()
+            )
+        })
     }
 
-    /// Does the same as [`Cluster::gather`], and calls `meanwhile` whenever no output arrives for 50 ms.
+    /// Does the same as [`Cluster::gather`], and calls `meanwhile`, with the machines that have no value, whenever no output arrives for
+    /// 50 ms.
     pub(crate) fn gather_with<T>(
         &mut self,
         mut pick: impl FnMut(usize, News) -> Option<T>,
-        mut meanwhile: impl FnMut(),
+        mut meanwhile: impl FnMut(&mut dyn Iterator<Item = MachineId>) -> anyhow::Result<()>,
     ) -> anyhow::Result<Vec<T>> {
         let mut picked: Vec<Option<T>> = self.nodes.iter().map(|_| None).collect();
         while picked.iter().any(Option::is_none) {
             let Some((index, news)) = self.receive()? else {
-                meanwhile();
+                let missing = picked.iter().zip(&self.nodes);
+                let missing = missing.filter(|(picked, _)| picked.is_none());
+                meanwhile(&mut missing.map(|(_, node)| node.id))?;
                 continue;
             };
             if let Some(taken) = pick(index, news) {

@@ -397,7 +397,6 @@ impl<'a> Driven<'a> {
                 Order::Open(table) => self.open(table)?,
                 Order::Load(workload) => self.load(&workload)?,
                 order @ Order::Run { .. } => self.run(order)?,
-                Order::Mutant { name } => self.mutant(&name)?,
                 Order::LockExclusively => self.lock_exclusively()?,
                 Order::Oltp(order) => self.execute_oltp(order)?,
                 Order::Link(order) => self.execute_link(order)?,

@@ -42,11 +42,6 @@ pub(crate) enum Order {
         /// The latency of one in this many operations is measured.
         sampled_1_in: u32,
     },
-    /// Switch on a deliberate bug, on all workers. Only programs with the feature `mutants` accept this order.
-    Mutant {
-        /// The name of the bug.
-        name: String,
-    },
     /// From now on, lock exclusively from the start in commits of one machine, on all workers.
     LockExclusively,
     /// A step of a benchmark of transactions.

@@ -15,24 +15,6 @@ use crate::cluster::protocol::{Beginning, News};
 const BEGUN_LOOK: Duration = Duration::from_millis(1);
 
 impl Driven<'_> {
-    /// Switches on a deliberate bug on every worker.
-    pub(super) fn mutant(&self, name: &str) -> anyhow::Result<()> {
-        let mutants = crate::sim::mutants_called(name)?;
-        let mutant = mutants.first();
-        let mutant =
-            *mutant.with_context(|| format!("no deliberate bug has {name:?} in its name"))?;
-        self.on_all(
-            |worker, machine, answer: Sender<()>| {
-                machine.submit(worker, move |_| {
-                    mutant.switch_on();
-                    _ = answer.send(());
-                })
-            },
-            || {},
-        )?;
-        Ok(())
-    }
-
     /// Returns an error if the handlers of judged workloads are not attached.
     pub(super) fn check_judged(&self) -> anyhow::Result<()> {
         match self.judged {
