@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::fabric::Wake;
 use crate::ids::WorkerId;
 use crate::mem::{LINE_BYTES, Memory};
+use crate::time::Clock;
 
 const AWAKE: u64 = 0;
 const PARKED: u64 = 1;
@@ -51,12 +52,33 @@ impl Doorbells {
 
     pub(super) fn wait(&self, worker: WorkerId, most: Duration) -> Wake {
         let most = most.min(LONGEST_WAIT);
+        let began = Clock::Host.now();
+        let mut left = most;
+        // A waker that was stopped between its two steps for an earlier sleep wakes this one, whose flag it has not changed. So does a
+        // signal. Neither is a notification, and the time is not over.
+        let woken = loop {
+            self.wait_once(worker, left);
+            let woken = self.0.load(Self::at(worker), Ordering::SeqCst) == AWAKE;
+            left = most.saturating_sub(Clock::Host.now().since(began));
+            if woken || left.is_zero() {
+                break woken;
+            }
+        };
+        self.disarm(worker);
+        if woken {
+            Wake::Notified
+        } else {
+            Wake::TimedOut
+        }
+    }
+
+    fn wait_once(&self, worker: WorkerId, most: Duration) {
         let timeout = libc::timespec {
             tv_sec: most.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(most.subsec_nanos()),
         };
-        // SAFETY: the word stays mapped for the call, and the timeout outlives it. Any outcome
-        // (value already changed, interrupted, woken) makes the caller look for work, so none is an
+        // SAFETY: the word stays mapped for the call, and the timeout outlives it. After any outcome
+        // (value already changed, interrupted, woken) the caller looks at the word, so none is an
         // error.
         unsafe {
             libc::syscall(
@@ -69,13 +91,6 @@ impl Doorbells {
                 0,
             );
         }
-        let woken = self.0.load(Self::at(worker), Ordering::SeqCst) == AWAKE;
-        self.disarm(worker);
-        if woken {
-            Wake::Notified
-        } else {
-            Wake::TimedOut
-        }
     }
 
     /// Wakes the worker if it sleeps or is about to sleep. Returns whether it did. The caller must
@@ -87,16 +102,21 @@ impl Doorbells {
         {
             return false;
         }
-        // SAFETY: the word stays mapped for the call; a wake without a waiter is harmless.
-        unsafe { libc::syscall(libc::SYS_futex, self.0.futex_word(at), libc::FUTEX_WAKE, 1) };
+        self.wake(worker);
         true
+    }
+
+    /// Wakes the thread that sleeps on the worker's flag. Returns the number of threads that it has woken.
+    fn wake(&self, worker: WorkerId) -> libc::c_long {
+        let word = self.0.futex_word(Self::at(worker));
+        // SAFETY: the word stays mapped for the call; a wake without a waiter is harmless.
+        unsafe { libc::syscall(libc::SYS_futex, word, libc::FUTEX_WAKE, 1) }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::time::Clock;
 
     fn worker(number: u16) -> WorkerId {
         WorkerId::new(number).unwrap()
@@ -143,6 +163,26 @@ mod tests {
             let _ = done.send(());
         });
         assert!(Clock::Host.now().since(before) >= Duration::from_millis(100));
+    }
+
+    /// A waker is stopped when it has cleared the flag, and wakes the worker in its next sleep: that goes on. It once ended as if its time
+    /// were over.
+    #[test]
+    fn a_late_wake_does_not_end_the_next_sleep() {
+        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(1)));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while bells.wake(worker(0)) == 0 {
+                    std::thread::yield_now();
+                }
+                while !bells.ring(worker(0)) {
+                    std::thread::yield_now();
+                }
+            });
+            bells.arm(worker(0));
+            let wake = bells.wait(worker(0), Duration::from_secs(30));
+            assert_eq!(wake, Wake::Notified);
+        });
     }
 
     /// Two threads hand a counter back and forth, each sleeping until rung: no wake-up is lost.
