@@ -5,14 +5,14 @@
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use farm_core::config::Config;
 use farm_core::machine::{Attach, Machine, forget_kept, start_all};
 use farm_core::worker::Worker;
 use tempfile::TempDir;
 
-/// Longest wait of [`receive`].
+/// Longest wait of [`receive`] and of [`TestCluster::wait_for`].
 const PATIENCE: Duration = Duration::from_secs(90);
 
 /// The machines of a cluster, all in this process. Dropping it stops them, and removes what they keep.
@@ -93,6 +93,21 @@ impl TestCluster {
             }
         }
         results
+    }
+
+    /// Waits at most 90 seconds until a condition holds. `what` describes it, for the panic message.
+    ///
+    /// # Panics
+    ///
+    /// If the condition does not hold by then.
+    #[track_caller]
+    #[expect(clippy::disallowed_methods, reason = "real threads, in real time")]
+    pub fn wait_for(&self, what: &str, mut holds: impl FnMut(&Self) -> bool) {
+        let began = Instant::now();
+        while !holds(self) {
+            assert!(began.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+            std::thread::yield_now();
+        }
     }
 
     /// Stops the machines, one after the other.
