@@ -13,6 +13,7 @@ pub struct Control {
     has_left: AtomicBool,
     failure: Mutex<Option<String>>,
     may_join_again: AtomicBool,
+    was_evicted: AtomicBool,
 }
 
 impl Control {
@@ -67,6 +68,17 @@ impl Control {
         }
         drop(failure);
         self.stop();
+    }
+
+    /// As [`Control::fail`], when the other machines have gone on without this one.
+    pub(crate) fn end_evicted(&self, why: String) {
+        self.was_evicted.store(true, Ordering::Release);
+        self.fail(why);
+    }
+
+    /// Returns whether the machine has stopped because the others have gone on without it.
+    pub fn was_evicted(&self) -> bool {
+        self.was_evicted.load(Ordering::Acquire)
     }
 
     /// Returns whether the machine has stopped because the cluster has changed while it joined, or has ended.

@@ -106,6 +106,12 @@ pub const MAX_MACHINE_MEMORY_BYTES: u64 = 1 << 44;
 
 /// Default number of bytes that a machine reads in a second at most while it fills new copies of regions, and the limits of the number.
 pub const DEFAULT_FILL_RATE: u64 = 256 * MIB;
+/// Default time of a lease, in milliseconds: long enough for a loaded host that does not run a process for some scheduling periods.
+pub const DEFAULT_LEASE_MS: u32 = 500;
+/// Shortest lease: ten looks of a thread that the system runs at least each millisecond.
+pub const MIN_LEASE_MS: u32 = 10;
+/// Longest lease.
+pub const MAX_LEASE_MS: u32 = 600_000;
 /// See [`DEFAULT_FILL_RATE`].
 pub const MIN_FILL_RATE: u64 = MIB;
 /// See [`DEFAULT_FILL_RATE`].

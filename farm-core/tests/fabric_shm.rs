@@ -24,6 +24,7 @@ fn start(dir: &Path, number: u16) -> ShmMachine {
         machine: id(number),
         workers: 1,
         digest: 1,
+        lease: None,
     })
     .expect("the machine starts")
 }

@@ -23,7 +23,7 @@ pub(crate) struct Machines {
     cluster: String,
     pub(crate) dir: Dir,
     /// The processes, by their numbers less one; `None` for those that were killed.
-    children: Vec<Option<Child>>,
+    pub(crate) children: Vec<Option<Child>>,
 }
 
 impl Drop for Machines {

@@ -5,6 +5,7 @@ mod all;
 mod machines;
 mod program;
 mod run;
+mod stopped;
 
 use std::time::Duration;
 

@@ -12,10 +12,11 @@ use super::size::exact_size;
 use super::{Config, Durability, Fabric, MachineConfig, RunDir};
 use crate::fabric::verbs::is_packet_size;
 use crate::limits::{
-    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_FILL_RATE, MAX_IDLE_US, MAX_MACHINE_MEMORY_BYTES,
-    MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_REPLICAS, MAX_SOCKET_PATH_BYTES,
-    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_FILL_RATE,
-    MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES, SOCKET_NAME_BYTES, WORD_BYTES,
+    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_FILL_RATE, MAX_IDLE_US, MAX_LEASE_MS,
+    MAX_MACHINE_MEMORY_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_REPLICAS,
+    MAX_SOCKET_PATH_BYTES, MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING,
+    MIN_FILL_RATE, MIN_LEASE_MS, MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES, SOCKET_NAME_BYTES,
+    WORD_BYTES,
 };
 
 /// A problem, and the keys whose values cause it.
@@ -450,6 +451,12 @@ impl Check<'_> {
                 format!("write a size, for example \"{near}\""),
             );
         }
+        self.whole_between(
+            "durability.lease_ms",
+            durability.lease_ms,
+            MIN_LEASE_MS,
+            MAX_LEASE_MS,
+        );
         let Some(replicas) = durability.replicas else {
             return;
         };

@@ -10,9 +10,9 @@ use super::value::{Misfit, Value};
 use super::{Config, Durability, Fabric, HugePages, IdlePolicy, MachineConfig, RunDir, Sections};
 use crate::ids::MachineId;
 use crate::limits::{
-    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_FILL_RATE, MAX_IDLE_US, MAX_MACHINE_ID,
+    Limits, MAX_CLUSTER_NAME, MAX_CORE, MAX_FILL_RATE, MAX_IDLE_US, MAX_LEASE_MS, MAX_MACHINE_ID,
     MAX_MACHINE_MEMORY_BYTES, MAX_OPERATIONS_IN_FLIGHT, MAX_PATIENCE_MS, MAX_REPLICAS,
-    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_FILL_RATE,
+    MAX_TRANSACTION_BYTES, MAX_TRANSACTION_OBJECTS, MESSAGES_PER_RING, MIN_FILL_RATE, MIN_LEASE_MS,
     MIN_MESSAGE_BYTES, MIN_TRANSACTION_BYTES,
 };
 use crate::membership::configuration::MOST_NAME_BYTES;
@@ -344,6 +344,13 @@ pub(super) const KEYS: &[Key<Config>] = &[
         ),
         durability.fill_rate = Value::size,
         |bytes: &u64| sized(*bytes)
+    ),
+    key!(
+        "durability.lease_ms",
+        false,
+        |_| format!("a whole number of milliseconds between {MIN_LEASE_MS} and {MAX_LEASE_MS}"),
+        durability.lease_ms = Value::whole,
+        u32::to_string
     ),
     key!(
         "rdma.secret_file",

@@ -41,12 +41,14 @@ mod value;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::Serialize;
 
 use crate::ids::MachineId;
 use crate::limits::{
-    DEFAULT_CONCURRENCY, DEFAULT_FILL_RATE, DEFAULT_REGION_BYTES, KIB, Limits, MIB,
+    DEFAULT_CONCURRENCY, DEFAULT_FILL_RATE, DEFAULT_LEASE_MS, DEFAULT_REGION_BYTES, KIB, Limits,
+    MIB,
 };
 use crate::membership::configuration::Domain;
 
@@ -295,6 +297,8 @@ pub struct DurabilityConfig {
     pub dir: Option<PathBuf>,
     /// Bytes that a machine reads in a second at most while it fills new copies of regions.
     pub fill_rate: u64,
+    /// Time without a sign of life, in milliseconds, after which the other machines go on without a machine.
+    pub lease_ms: u32,
 }
 
 /// Where copies of data are.
@@ -325,6 +329,7 @@ impl Default for DurabilityConfig {
             replicas: None,
             dir: None,
             fill_rate: DEFAULT_FILL_RATE,
+            lease_ms: DEFAULT_LEASE_MS,
         }
     }
 }
@@ -619,6 +624,11 @@ impl Config {
     /// stores, and otherwise when all have started again: if commits are logged, and the end of a process can be proved.
     pub fn survives_losses(&self) -> bool {
         self.is_logged() && self.cluster.fabric == Fabric::Shm
+    }
+
+    /// Returns the time of a lease: `durability.lease_ms`.
+    pub fn lease(&self) -> Duration {
+        Duration::from_millis(self.durability.lease_ms.into())
     }
 
     /// Returns the number of workers of the machines that store regions.

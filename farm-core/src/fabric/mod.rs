@@ -22,6 +22,7 @@
 
 mod access;
 mod arena;
+mod eviction;
 mod handshake;
 mod machine;
 pub mod shm;
@@ -30,6 +31,7 @@ pub mod verbs;
 use std::time::Duration;
 
 pub use arena::{Arena, ArenaConfig, Slot};
+pub use eviction::Eviction;
 pub(crate) use handshake::Reporter;
 pub(crate) use handshake::random_words;
 pub use handshake::{Admission, Begins, ConnectError, Departed, Patience, PeerOffer, Roster};
@@ -229,6 +231,17 @@ pub enum Departure {
     Lost,
 }
 
+/// A change of what is known about a peer to which this machine is connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The peer.
+    pub machine: MachineId,
+    /// The number of its start.
+    pub boot: u64,
+    /// Whether it has shown no sign of life for the time of a lease. It may only be stopped, or slow.
+    pub has_expired: bool,
+}
+
 /// The scope in which a fabric's atomics are atomic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicScope {
@@ -335,6 +348,18 @@ pub trait Backend: Send {
     fn take_broken(&mut self) -> Option<(MachineId, Departure)>;
     /// See [`Endpoint::has_died`].
     fn has_died(&self, _machine: MachineId, _boot: u64) -> bool {
+        false
+    }
+    /// See [`Endpoint::take_lease`].
+    fn take_lease(&mut self) -> Option<Lease> {
+        None
+    }
+    /// See [`Endpoint::eviction`].
+    fn eviction(&self) -> Eviction {
+        Eviction::never()
+    }
+    /// See [`Endpoint::evict`].
+    fn evict(&self, _machine: MachineId, _boot: u64) -> bool {
         false
     }
     /// See [`Endpoint::close`].
@@ -506,6 +531,24 @@ impl Endpoint {
     /// peer that is stopped, or slow, has not. False on RDMA devices, where nothing proves it.
     pub fn has_died(&self, machine: MachineId, boot: u64) -> bool {
         dispatch!(self, e => e.has_died(machine, boot))
+    }
+
+    /// Returns a peer whose lease has expired, or was renewed after that. Returns each change once, to the first worker of this machine
+    /// that asks. Never on RDMA devices.
+    #[inline]
+    pub fn take_lease(&mut self) -> Option<Lease> {
+        dispatch!(self, e => e.take_lease())
+    }
+
+    /// Returns whether others have evicted this process.
+    pub fn eviction(&self) -> Eviction {
+        dispatch!(self, e => e.eviction())
+    }
+
+    /// Sets the [`Eviction`] of a start of a peer to which this machine is or was connected. Returns false if it cannot: if the peer has
+    /// had another start since, and on RDMA devices, which may not reach it.
+    pub fn evict(&self, machine: MachineId, boot: u64) -> bool {
+        dispatch!(self, e => e.evict(machine, boot))
     }
 
     /// Breaks the connection to a machine that violates the protocol. The machine is then

@@ -28,6 +28,7 @@ pub fn fabric_config(config: &Config, machine: MachineId) -> Result<FabricConfig
             machine,
             workers,
             digest: config.digest(),
+            lease: config.survives_losses().then(|| config.lease()),
         }));
     }
     let rdma = &config.rdma;

@@ -170,7 +170,7 @@ pub struct Configuration {
     /// All transactions of configurations below this number are decided and applied on all replicas.
     pub recovered: u64,
     /// Members that have left since the last configuration that is known to be in effect: they may still serve what they had,
-    /// until they have ended or their leases have.
+    /// until they have ended or are [evicted](crate::fabric::Eviction).
     pub expiring: Vec<Process>,
     /// The regions, ascending.
     pub regions: Vec<RegionReplicas>,

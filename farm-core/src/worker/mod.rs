@@ -59,7 +59,7 @@ pub use rest::Leftover;
 use crate::alloc::BlockTable;
 use crate::config::TransactionsConfig;
 use crate::control::Control;
-use crate::fabric::{Arena, Completion, Counters, Endpoint, Slot, Status, Wake};
+use crate::fabric::{Arena, Completion, Counters, Endpoint, Eviction, Slot, Status, Wake};
 use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
 use crate::kept::Kept;
 use crate::membership::Membership;
@@ -127,6 +127,7 @@ pub struct Worker {
     clock: Clock,
     rng: Xoshiro256PlusPlus,
     endpoint: Endpoint,
+    eviction: Eviction,
     messaging: Messaging,
     logs: log::Logs,
     long: long::LongMessages,
@@ -197,6 +198,7 @@ impl Worker {
             now: parts.clock.now(),
             clock: parts.clock,
             rng: Xoshiro256PlusPlus::seed_from_u64(parts.seed),
+            eviction: parts.endpoint.eviction(),
             endpoint: parts.endpoint,
             messaging: Messaging::new(parts.me, parts.links, max_message_bytes, operations),
             logs,

@@ -159,6 +159,7 @@ impl Cluster {
                 ),
                 paused_until: AtomicU64::new(0),
                 stopping: AtomicBool::new(false),
+                stalls: AtomicBool::new(false),
                 ends: AtomicBool::new(false),
                 killed: AtomicBool::new(false),
                 gone: AtomicBool::new(false),

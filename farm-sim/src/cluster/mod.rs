@@ -77,6 +77,8 @@ struct Machine {
     paused_until: AtomicU64,
     /// Whether the machine's processors stop for good at the next interruption of a turn of one of its workers.
     stopping: AtomicBool,
+    /// Whether the machine's processors stop at the next interruption of a turn, until others have evicted it.
+    stalls: AtomicBool,
     /// Whether the machine's process then ends, so that the others notice it.
     ends: AtomicBool,
     /// Whether the process was killed.
@@ -232,7 +234,7 @@ impl Cluster {
     /// configuration has changed meanwhile, can be started again.
     pub fn failures(&self) -> Vec<String> {
         let failure = |machine: &Machine| {
-            if machine.control().may_join_again() {
+            if machine.control().may_join_again() || machine.control().was_evicted() {
                 return None;
             }
             let why = machine.control().failure()?;
@@ -267,18 +269,33 @@ impl Cluster {
         }
         machine.ends.store(true, Ordering::Relaxed);
         machine.stopping.store(true, Ordering::Relaxed);
-        let id = machine.id;
-        let seats = self.parts.seats.iter().filter(|seat| seat.me.machine == id);
-        for seat in seats {
-            // A worker that sleeps takes no turn.
+        self.wake(machine);
+    }
+
+    /// Ends the sleep of the workers of a machine: a worker that sleeps takes no turn.
+    fn wake(&self, machine: &Machine) {
+        let seats = self.parts.seats.iter();
+        for seat in seats.filter(|seat| seat.me.machine == machine.id) {
             self.parts.fabric.unpark(seat.me.machine, seat.me.worker);
+        }
+    }
+
+    /// Stops a machine's processors, at the next interruption of a turn of one of its workers, until the others have gone on without it,
+    /// and lets them go on then in the middle of this turn. If the others do not go on without it, its process is killed.
+    pub fn stall(&self, machine: usize) {
+        let machine = &self.parts.machines[machine];
+        if machine.is_running() {
+            machine.stalls.store(true, Ordering::Relaxed);
+            self.wake(machine);
         }
     }
 
     /// Returns whether a process is to be killed, and still runs.
     pub fn is_killing(&self) -> bool {
-        let is_killing =
-            |machine: &Machine| machine.is_running() && machine.ends.load(Ordering::Relaxed);
+        let is_killing = |machine: &Machine| {
+            machine.is_running()
+                && (machine.ends.load(Ordering::Relaxed) || machine.stalls.load(Ordering::Relaxed))
+        };
         self.parts.machines.iter().any(is_killing)
     }
 

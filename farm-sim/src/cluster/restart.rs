@@ -208,6 +208,7 @@ impl Cluster {
         };
         place.paused_until.store(0, Ordering::Relaxed);
         place.stopping.store(false, Ordering::Relaxed);
+        place.stalls.store(false, Ordering::Relaxed);
         place.ends.store(false, Ordering::Relaxed);
         place.killed.store(false, Ordering::Relaxed);
         place.lost.store(false, Ordering::Relaxed);

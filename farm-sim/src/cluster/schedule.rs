@@ -15,6 +15,11 @@ use crate::fabric::Event;
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
 /// Maximum number of nested interruptions at which other workers run.
 const DEEPEST: u32 = 3;
+/// Steps, and nanoseconds, after which a machine that is stopped goes on although the others have not gone on without it.
+const MOST_STALLED_STEPS: u64 = 100_000;
+const MOST_STALLED_NANOS: u64 = 5_000_000_000;
+/// After its eviction it is stopped for up to two to the power of this number of steps.
+const DOUBLINGS_AFTER_EVICTION: u64 = 15;
 /// Maximum number of doublings of a pause.
 const PAUSE_DOUBLINGS: u32 = 10;
 /// Virtual nanoseconds that pass at a time while awake workers find no work.
@@ -63,6 +68,11 @@ impl Parts {
     pub(super) fn leave_stopped(&self) {
         for machine in &self.machines {
             let process = machine.process.borrow();
+            if process.control.was_evicted() && machine.is_running() {
+                // Its end is that of a process that is killed.
+                machine.ends.store(true, Ordering::Relaxed);
+                self.end_processors(machine);
+            }
             if process.control.is_stopping() && !machine.gone.swap(true, Ordering::Relaxed) {
                 let fails = process.control.failure().is_some();
                 let is_joined = process.store.map().is_complete();
@@ -219,6 +229,13 @@ impl Parts {
     pub(super) fn run_others(&self) {
         let innermost = lock(&self.under_way).last().copied();
         let machine = innermost.map(|index| &self.machines[self.seats[index].machine]);
+        if let Some(machine) = machine
+            && machine.stalls.swap(false, Ordering::Relaxed)
+        {
+            self.depth.fetch_add(1, Ordering::Relaxed);
+            self.stall(machine);
+            self.depth.fetch_sub(1, Ordering::Relaxed);
+        }
         if machine.is_some_and(|machine| machine.stopping.swap(false, Ordering::Relaxed)) {
             resume_unwind(Box::new(Stopped));
         }
@@ -233,6 +250,29 @@ impl Parts {
             }
         }
         self.depth.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Stops the processors of a machine until the others have gone on without it, in the middle of a turn of one of its workers.
+    fn stall(&self, machine: &Machine) {
+        machine.paused_until.store(u64::MAX, Ordering::Relaxed);
+        self.fabric.change_lease(machine.id, true);
+        let (mut left, mut is_evicted) = (MOST_STALLED_STEPS, false);
+        let began = self.fabric.now();
+        while left > 0 && self.fabric.now() - began < MOST_STALLED_NANOS {
+            if !is_evicted && self.fabric.is_evicted(machine.id) {
+                // The others go on for some time before it does.
+                is_evicted = true;
+                left = 1 << self.fabric.draw(DOUBLINGS_AFTER_EVICTION);
+            }
+            self.step();
+            left -= 1;
+        }
+        machine.paused_until.store(0, Ordering::Relaxed);
+        self.fabric.change_lease(machine.id, false);
+        if !is_evicted {
+            machine.ends.store(true, Ordering::Relaxed);
+            machine.stopping.store(true, Ordering::Relaxed);
+        }
     }
 
     fn pause_a_machine(&self) {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use farm_core::fabric::{
     Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
-    Counters, Departure, ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source,
-    Token, Wake, Write,
+    Counters, Departure, Eviction, ImportError, Lease, Read, ReadKind, Rejected, Remote,
+    RemoteMemory, Slot, Source, Token, Wake, Write,
 };
 use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::mem::{LINE_WORDS, WORD_BYTES};
@@ -390,6 +390,18 @@ impl Backend for SimEndpoint {
 
     fn has_died(&self, machine: MachineId, boot: u64) -> bool {
         lock(&self.state).has_died(machine, boot)
+    }
+
+    fn take_lease(&mut self) -> Option<Lease> {
+        lock(&self.state).take_lease(self.worker.machine)
+    }
+
+    fn eviction(&self) -> Eviction {
+        lock(&self.state).eviction(self.worker.machine).clone()
+    }
+
+    fn evict(&self, machine: MachineId, boot: u64) -> bool {
+        lock(&self.state).evict(machine, boot)
     }
 
     fn close(&mut self, machine: MachineId) {

@@ -253,6 +253,16 @@ impl SimFabric {
         self.state().depart(machine, Departure::Lost);
     }
 
+    /// Has all other machines notice that the lease of a machine has expired, or is renewed.
+    pub fn change_lease(&self, machine: MachineId, has_expired: bool) {
+        self.state().change_lease(machine, has_expired);
+    }
+
+    /// Returns whether others have evicted the last start of a machine.
+    pub fn is_evicted(&self, machine: MachineId) -> bool {
+        self.state().eviction(machine).has_happened()
+    }
+
     /// Removes a machine that announces its departure: its peers observe [`Departure::Left`].
     pub fn leave(&self, machine: MachineId) {
         self.state().depart(machine, Departure::Left);

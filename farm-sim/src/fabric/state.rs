@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use farm_core::fabric::{
-    Capability, Completion, Counters, Departure, ImportError, Slot, Status, Token,
+    Capability, Completion, Counters, Departure, Eviction, ImportError, Lease, Slot, Status, Token,
 };
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::mem::{MappingError, Memory};
@@ -42,6 +42,9 @@ struct Machine {
     /// Indices among all exports. A capability's key is the position in this list, counted from 1.
     exports: Vec<usize>,
     workers: Vec<Sleeper>,
+    eviction: Eviction,
+    /// What its workers do not know yet of leases of others.
+    leases: VecDeque<Lease>,
 }
 
 /// Memory that an endpoint has imported.
@@ -96,6 +99,8 @@ impl State {
             boot: rng.random(),
             gone: false,
             exports: Vec::new(),
+            eviction: Eviction::never(),
+            leases: VecDeque::new(),
             workers: (0..config.workers).map(|_| Sleeper::default()).collect(),
         };
         Self {
@@ -314,6 +319,46 @@ impl State {
         machine.gone || machine.boot != boot
     }
 
+    /// Returns whether others have evicted the last start of a machine.
+    pub(super) fn eviction(&self, id: MachineId) -> &Eviction {
+        &self.machine(id).eviction
+    }
+
+    /// Evicts a start of a machine. Returns false if it had another one since.
+    pub(super) fn evict(&self, id: MachineId, boot: u64) -> bool {
+        let machine = self.machine(id);
+        let is_last = machine.boot == boot;
+        if is_last {
+            machine.eviction.set();
+        }
+        is_last
+    }
+
+    /// Has all machines notice that the lease of one has expired, or is renewed.
+    pub(super) fn change_lease(&mut self, id: MachineId, has_expired: bool) {
+        let boot = self.machine(id).boot;
+        let others: Vec<MachineId> = self.machines.keys().copied().filter(|m| *m != id).collect();
+        for other in others {
+            let machine = self.machines.get_mut(&other);
+            let machine = machine.expect("the machine was just found");
+            machine.leases.push_back(Lease {
+                machine: id,
+                boot,
+                has_expired,
+            });
+            self.notify(WorkerRef::first_of(other));
+        }
+        self.note(Event::Lease {
+            machine: id,
+            has_expired,
+        });
+    }
+
+    /// Returns a change of a lease that a machine does not know yet.
+    pub(super) fn take_lease(&mut self, id: MachineId) -> Option<Lease> {
+        self.machines.get_mut(&id)?.leases.pop_front()
+    }
+
     /// Starts a machine that has gone again, with another number. It exports nothing yet, and has no connections.
     pub(super) fn restart(&mut self, id: MachineId) {
         self.parted
@@ -329,6 +374,8 @@ impl State {
         machine.boot = boot;
         machine.gone = false;
         machine.exports.clear();
+        machine.eviction = Eviction::never();
+        machine.leases.clear();
         machine.workers.fill_with(Sleeper::default);
         self.note(Event::Restarted { machine: id });
     }

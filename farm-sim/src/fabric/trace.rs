@@ -67,6 +67,13 @@ pub enum Event {
     },
     /// A worker took a turn. `busy`: whether the turn did any work.
     Turned { worker: WorkerRef, busy: bool },
+    /// The lease of a machine has expired, or is renewed.
+    Lease {
+        /// The machine.
+        machine: MachineId,
+        /// Whether it has expired.
+        has_expired: bool,
+    },
     /// A machine's processors are paused until a moment.
     Paused { machine: MachineId, until: Nanos },
     /// Words that remote writes had stored became visible to a machine's processors.
@@ -153,6 +160,14 @@ impl fmt::Display for Event {
             Event::Paused { machine, until } => {
                 write!(f, "{machine}'s processors are paused until {}", until.0)
             }
+            Event::Lease {
+                machine,
+                has_expired: true,
+            } => write!(f, "the lease of {machine} expires"),
+            Event::Lease {
+                machine,
+                has_expired: false,
+            } => write!(f, "the lease of {machine} is renewed"),
             Event::Arrived {
                 machine,
                 words,
@@ -249,5 +264,9 @@ fn words_of(event: Event) -> [u64; 5] {
         } => [13, machine(m), words, left, 0],
         Event::Turned { worker: w, busy } => [14, worker(w), u64::from(busy), 0, 0],
         Event::Paused { machine: m, until } => [15, machine(m), until.0, 0, 0],
+        Event::Lease {
+            machine: m,
+            has_expired,
+        } => [16, machine(m), u64::from(has_expired), 0, 0],
     }
 }

@@ -93,6 +93,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
                 Loss::Machine(_)
                 | Loss::Machines(..)
                 | Loss::Process(_)
+                | Loss::Stalled(_)
                 | Loss::Processes(..)
                 | Loss::AllProcesses
                 | Loss::Connection(..),

@@ -121,6 +121,7 @@ pub const ALL: &[Mutant] = &[
     mutant("batch acknowledged before its commit", "graph"),
     mutant("logs not drained", "append-survived"),
     mutant("suspended commit aborted", "append-survived"),
+    mutant("evicted machine reports", "append-survived"),
     mutant("commits begin before the locks", "append-survived"),
     mutant("region served before its locks", "append-survived"),
     mutant("pull over newer", "append-survived"),

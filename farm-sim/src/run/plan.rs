@@ -30,6 +30,9 @@ const FEW_AHEAD_EVERY: u64 = 8;
 /// One in this many seeds has logged commits, with one to three copies of regions.
 const LOGGED_EVERY: u64 = 4;
 
+/// One in this many of the seeds in which the others survive a loss has a machine that is only stopped.
+const STALLED_EVERY: u64 = 3;
+
 /// Number of losses that only seeds with logged commits have, which draw one of them or one of the others.
 const LOSSES_OF_LOGGED: u64 = 4;
 
@@ -45,6 +48,8 @@ pub enum Loss {
     Machines(usize, usize),
     /// The process of a machine is killed in the middle of a turn. Its memory survives.
     Process(usize),
+    /// The processors of a machine stop in the middle of a turn, until the others have gone on without it. Then they go on.
+    Stalled(usize),
     /// As [`Loss::Process`], and then another one after this number of looks at the run.
     Processes(usize, usize, u64),
     /// The processes of all machines are killed, each after a number of looks at the run, several times.
@@ -195,12 +200,24 @@ impl Plan {
             (rng.random_range(0..operations), loss)
         });
         let loss = match scenario.trouble {
-            Trouble::Survived => Some(survived(rng, &limits, operations)),
+            Trouble::Survived => {
+                let (after, loss) = survived(rng, &limits, operations);
+                // Not drawn from `rng`, either.
+                let loss = match loss {
+                    Loss::Process(one) | Loss::Processes(one, ..)
+                        if seed / STALLED_EVERY % STALLED_EVERY == 1 =>
+                    {
+                        Loss::Stalled(one)
+                    }
+                    loss => loss,
+                };
+                Some((after, loss))
+            }
             Trouble::Restarted => Some((rng.random_range(0..operations / 2), Loss::AllProcesses)),
             _ => loss,
         };
         let returns = match loss {
-            Some((_, Loss::Process(one))) if limits.survives => vec![one],
+            Some((_, Loss::Process(one) | Loss::Stalled(one))) if limits.survives => vec![one],
             Some((_, Loss::Processes(one, other, _))) if limits.survives => vec![one, other],
             Some((_, Loss::AllProcesses)) => (0..limits.machines).collect(),
             _ => Vec::new(),
@@ -293,6 +310,7 @@ impl Loss {
             }
             // A machine without memory may be away.
             Loss::Process(machine) | Loss::Processes(machine, ..) => cluster.kill_process(machine),
+            Loss::Stalled(machine) => cluster.stall(machine),
             // One after the other.
             Loss::AllProcesses => {}
             Loss::Connection(one, other) => cluster.break_connection(one, other),

@@ -123,6 +123,10 @@ fn run_local(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
         return;
     }
     let (cont, committed) = commit.local_outcome();
+    if committed && worker.is_evicted_after_writes() {
+        // The machine stops. Whether the others have the transaction is not known here.
+        return;
+    }
     let given_up = commit.tx.has_given_up();
     commit.tx.clear();
     end_of(worker, &mut commit.tx);
@@ -233,6 +237,10 @@ pub(super) fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinat
         false => state.commits[id.index()] = Some(commit),
     }
     if let Some((cont, result)) = outcome {
+        if result.is_ok() && worker.is_evicted_after_writes() {
+            // The machine stops. Whether the others have the transaction is not known here.
+            return;
+        }
         cont.resume(worker, result);
     }
 }

@@ -398,7 +398,7 @@ cluster that already runs continues.
 
 Keys that may differ:
   cluster.run_dir (with the fabric \"shm\", machines of different directories do not find each other)
-  memory.huge_pages, graph.cached_heads, durability.fill_rate
+  memory.huge_pages, graph.cached_heads, durability.fill_rate, durability.lease_ms
   worker.idle, worker.spin_us, worker.yield_us, worker.pin, worker.operations_in_flight
   transactions.objects, transactions.bytes, transactions.patience_ms, transactions.open_ms, transactions.concurrency
   rdma.*, and of a [[machine]] cores, address, device, device_port and gid_index

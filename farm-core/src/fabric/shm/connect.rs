@@ -16,6 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::shared::{PeerState, Shared, map_capability};
+use super::signs::SIGNS_BYTES;
 use crate::fabric::Capability;
 use crate::fabric::handshake::{
     Awaited, Begins, Callers, ConnectError, Patience, REDIAL, Roster, Sockets, TurnedAway,
@@ -25,7 +26,7 @@ use crate::fabric::handshake::{
 use crate::ids::MachineId;
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 4;
+pub(super) const VERSION: u32 = 5;
 
 /// The description of a machine: the first line that the calling machine sends, and the content of [`Answer::Welcome`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -318,12 +319,12 @@ fn begins_alike(shared: &Shared, hello: &Hello) -> Result<(), TurnedAway> {
 /// Maps what the workers need to wake a peer.
 pub(super) fn connected(shared: &Shared, hello: &Hello) -> Result<Arc<PeerState>, ConnectError> {
     let machine = hello.machine;
-    let doorbells = map_capability(&shared.names, &hello.doorbells)
+    let memory = map_capability(&shared.names, &hello.doorbells)
         .map_err(|source| ConnectError::Memory { machine, source })?;
     let first = shared.names.memory(machine, hello.boot, 0);
     let first = File::open(first)?;
     Ok(Arc::new(PeerState::connected(
-        machine, hello.boot, doorbells, first,
+        machine, hello.boot, &memory, first,
     )))
 }
 
@@ -357,5 +358,11 @@ pub(super) fn check(shared: &Shared, hello: &Hello) -> Result<(), String> {
     )?;
     same_configuration(own.digest, hello.digest)?;
     let theirs = hello.offer.iter().chain([&hello.doorbells]);
+    if hello.doorbells.bytes <= SIGNS_BYTES as u64 {
+        let (machine, bytes) = (hello.machine, hello.doorbells.bytes);
+        return Err(format!(
+            "the first file of machine {machine} has {bytes} bytes, which is too short"
+        ));
+    }
     offers_its_own(hello.machine, hello.boot, theirs)
 }

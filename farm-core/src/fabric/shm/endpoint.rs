@@ -16,8 +16,8 @@ use super::shared::{PeerState, Shared};
 use crate::fabric::access::{self, Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
-    Counters, Departure, ImportError, Read, Rejected, Remote, RemoteMemory, Slot, Source, Status,
-    Token, Wake, Write,
+    Counters, Departure, Eviction, ImportError, Lease, Read, Rejected, Remote, RemoteMemory, Slot,
+    Source, Status, Token, Wake, Write,
 };
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, LINE_BYTES, Memory, WORD_BYTES};
@@ -474,6 +474,23 @@ impl Backend for ShmEndpoint {
         let peer = self.shared.peer(machine);
         // Only a start that follows has another number.
         peer.is_some_and(|peer| peer.boot != boot || peer.has_died())
+    }
+
+    #[inline]
+    fn take_lease(&mut self) -> Option<Lease> {
+        self.shared.take_lease()
+    }
+
+    fn eviction(&self) -> Eviction {
+        self.shared.signs.eviction()
+    }
+
+    fn evict(&self, machine: MachineId, boot: u64) -> bool {
+        let peer = self.shared.peer(machine).filter(|peer| peer.boot == boot);
+        if let Some(peer) = &peer {
+            peer.signs.eviction().set();
+        }
+        peer.is_some()
     }
 
     fn close(&mut self, machine: MachineId) {

@@ -11,6 +11,7 @@ use super::connect::{self, Hello};
 use super::door::ShmCallers;
 use super::endpoint::ShmEndpoint;
 use super::files::{Claim, Names, StartError, is_in_memory, os};
+use super::lease::LeaseThread;
 use super::park::Doorbells;
 use super::shared::{Shared, ShmConfig};
 use super::stale_files::{hold, remove_all_stale_files};
@@ -45,11 +46,24 @@ fn first_file(
     }
 }
 
+/// Starts to give signs of life, if peers have leases: from the begin, because others may be connected before this machine is.
+fn lease_thread(shared: &Arc<Shared>) -> Result<Option<LeaseThread>, StartError> {
+    let lease = shared.config.lease;
+    let started = lease.map(|lease| LeaseThread::start(Arc::clone(shared), lease));
+    started.transpose().map_err(|source| StartError::Os {
+        what: "start the thread of the leases for",
+        path: shared.socket(shared.config.machine),
+        source,
+    })
+}
+
 /// One machine on the shared-memory fabric. Dropping it sends the farewell to the peers, and
 /// removes its files, including its lock.
 pub struct ShmMachine {
     shared: Arc<Shared>,
     listener: UnixListener,
+    /// Gives signs of life, if peers have leases.
+    _lease: Option<LeaseThread>,
     /// Answers callers once the machines are connected.
     door: Option<Door>,
     monitor: Option<Monitor<UnixStream>>,
@@ -78,6 +92,7 @@ impl ShmMachine {
         let machine = config.machine;
         match Self::listen(config, names.clone()) {
             Ok((shared, listener, alive)) => Ok(Self {
+                _lease: lease_thread(&shared)?,
                 shared,
                 listener,
                 door: None,
@@ -99,8 +114,8 @@ impl ShmMachine {
     ) -> Result<(Arc<Shared>, UnixListener, File), StartError> {
         let socket = names.socket(config.machine);
         let listener = UnixListener::bind(&socket).map_err(os("listen on", &socket))?;
-        let bytes = Doorbells::bytes(config.workers);
-        let (boot, doorbells, alive) = first_file(&names, config.machine, bytes)?;
+        let bytes = Doorbells::bytes_of_first_file(config.workers);
+        let (boot, first, alive) = first_file(&names, config.machine, bytes)?;
         let doorbell_capability = Capability {
             machine: config.machine,
             boot,
@@ -108,9 +123,9 @@ impl ShmMachine {
             bytes: bytes as u64,
             writable: true,
         };
-        let doorbells = Doorbells::new(Memory::of(doorbells).window(0, bytes));
-        let doorbells = (doorbells, doorbell_capability);
-        let shared = Arc::new(Shared::new(config, names, boot, doorbells));
+        let first = Memory::of(first).window(0, bytes);
+        let first = (&first, doorbell_capability);
+        let shared = Arc::new(Shared::new(config, names, boot, first));
         Ok((shared, listener, alive))
     }
 

@@ -25,11 +25,13 @@ mod door;
 mod endpoint;
 mod files;
 pub(crate) mod kept;
+mod lease;
 mod machine;
 mod memory_name;
 mod park;
 mod pending;
 mod shared;
+mod signs;
 mod stale_files;
 
 pub use endpoint::ShmEndpoint;

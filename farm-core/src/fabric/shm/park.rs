@@ -7,6 +7,7 @@
 use std::sync::atomic::{Ordering, fence};
 use std::time::Duration;
 
+use super::signs::SIGNS_BYTES;
 use crate::fabric::Wake;
 use crate::ids::WorkerId;
 use crate::mem::{LINE_BYTES, Memory};
@@ -23,11 +24,23 @@ const LONGEST_WAIT: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) struct Doorbells(Memory);
 
 impl Doorbells {
-    pub(super) const fn bytes(workers: usize) -> usize {
+    /// Bytes of the first file of a start.
+    pub(super) const fn bytes_of_first_file(workers: usize) -> usize {
+        SIGNS_BYTES + Self::bytes(workers)
+    }
+
+    /// Returns the flags in the first file of a start: they follow its [signs of life](super::signs::Signs).
+    pub(super) fn in_first_file(memory: &Memory) -> Self {
+        let bytes = memory.len() - SIGNS_BYTES;
+        Self(memory.window(SIGNS_BYTES, bytes))
+    }
+
+    const fn bytes(workers: usize) -> usize {
         workers * LINE_BYTES
     }
 
-    pub(super) fn new(memory: Memory) -> Self {
+    #[cfg(test)]
+    fn new(memory: Memory) -> Self {
         Self(memory)
     }
 

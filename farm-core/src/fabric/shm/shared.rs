@@ -1,15 +1,17 @@
 //! The state that the workers of one machine share: the peers to which it is connected, and their memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::time::Duration;
 
 use super::files::Names;
 use super::park::Doorbells;
+use super::signs::Signs;
 use crate::fabric::handshake::Begins;
-use crate::fabric::{Capability, Departed, Departure, ImportError};
+use crate::fabric::{Capability, Departed, Departure, ImportError, Lease};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Access, Mapping, MappingError, Memory};
 
@@ -31,6 +33,8 @@ pub struct ShmConfig {
     pub workers: usize,
     /// Digest of the configuration. Peers with another digest are refused.
     pub digest: u64,
+    /// Time without a sign of life after which a peer's lease has expired; `None` if peers have no leases.
+    pub lease: Option<Duration>,
 }
 
 const CONNECTED: u8 = 1;
@@ -44,6 +48,7 @@ pub(super) struct PeerState {
     pub(super) machine: MachineId,
     pub(super) boot: u64,
     doorbells: Doorbells,
+    pub(super) signs: Signs,
     state: AtomicU8,
     /// The first file of the start, whose lock the process holds as long as it lives.
     first: File,
@@ -51,11 +56,12 @@ pub(super) struct PeerState {
 
 impl PeerState {
     /// Creates a connected peer.
-    pub(super) fn connected(machine: MachineId, boot: u64, doorbells: Memory, first: File) -> Self {
+    pub(super) fn connected(machine: MachineId, boot: u64, memory: &Memory, first: File) -> Self {
         Self {
             machine,
             boot,
-            doorbells: Doorbells::new(doorbells),
+            doorbells: Doorbells::in_first_file(memory),
+            signs: Signs::of(memory),
             state: AtomicU8::new(CONNECTED),
             first,
         }
@@ -97,7 +103,11 @@ pub(super) struct Shared {
     pub(super) boot: u64,
     pub(super) next_key: AtomicU64,
     pub(super) doorbells: Doorbells,
+    pub(super) signs: Signs,
     pub(super) doorbell_capability: Capability,
+    /// What has changed with leases of peers, and no worker has taken.
+    leases: Mutex<VecDeque<Lease>>,
+    has_leases: AtomicBool,
     /// The machines that the configuration lists, and those of them that may call later. Set when this machine begins to connect.
     pub(super) machines: OnceLock<(Vec<MachineId>, Vec<MachineId>)>,
     /// With what this machine begins. Set with the machines.
@@ -117,15 +127,18 @@ impl Shared {
         config: ShmConfig,
         names: Names,
         boot: u64,
-        (doorbells, doorbell_capability): (Doorbells, Capability),
+        (first, doorbell_capability): (&Memory, Capability),
     ) -> Self {
         Self {
             config,
             names,
             boot,
             next_key: AtomicU64::new(1),
-            doorbells,
+            doorbells: Doorbells::in_first_file(first),
+            signs: Signs::of(first),
             doorbell_capability,
+            leases: Mutex::default(),
+            has_leases: AtomicBool::new(false),
             machines: OnceLock::new(),
             begins: OnceLock::new(),
             peers: Mutex::default(),
@@ -220,6 +233,32 @@ impl Shared {
         self.imported().retain(|key, _| !is_of(key));
         self.changes.fetch_add(1, Ordering::Release);
         self.wake_all();
+    }
+
+    fn leases(&self) -> MutexGuard<'_, VecDeque<Lease>> {
+        let leases = self.leases.lock();
+        leases.expect("no thread panics while it holds the lock of the leases")
+    }
+
+    /// Tells the workers what has changed with leases of peers.
+    pub(super) fn leases_changed(&self, changes: Vec<Lease>) {
+        let mut leases = self.leases();
+        leases.extend(changes);
+        self.has_leases.store(true, Ordering::Release);
+        drop(leases);
+        self.wake_all();
+    }
+
+    /// Returns the oldest change of a lease that no worker has taken.
+    #[inline]
+    pub(super) fn take_lease(&self) -> Option<Lease> {
+        if !self.has_leases.load(Ordering::Acquire) {
+            return None;
+        }
+        let mut leases = self.leases();
+        let taken = leases.pop_front();
+        self.has_leases.store(!leases.is_empty(), Ordering::Release);
+        taken
     }
 
     pub(super) fn wake_all(&self) {

@@ -291,6 +291,7 @@ mod tests {
             machine: id(1),
             workers: 1,
             digest: 1,
+            lease: None,
         }
     }
 

@@ -229,14 +229,26 @@ impl Reconfiguration {
 
     /// Handles the outcome of storing a configuration.
     pub fn on_stored(&mut self, next: &Configuration, stored: Stored, out: &mut Vec<Action>) {
-        let Some(Leading::Storing(storing)) = &self.leading else {
-            return;
+        let is_current = match &self.leading {
+            Some(Leading::Storing(storing)) => **storing == *next,
+            _ => false,
         };
-        // The answer may be that of an attempt which this machine has given up.
-        if self.ended || **storing != *next {
+        if self.ended {
             return;
         }
-        let next = storing.clone();
+        if !is_current {
+            // This machine has given up the attempt, for another configuration that came first. But the store has this one now, and
+            // nobody else tells the others.
+            let is_unknown = next.version.id > self.known().version.id;
+            if self.leading.is_none() && stored == Stored::Won && is_unknown {
+                marks::mark(
+                    "membership: a configuration is stored by a machine that had given way",
+                );
+                self.lead(out);
+            }
+            return;
+        }
+        let next = Arc::new(next.clone());
         match stored {
             Stored::Lost if !mutants::is_on("blind store write") => {
                 marks::mark("membership: another change came first");
@@ -288,9 +300,9 @@ impl Reconfiguration {
             return;
         }
         let mut expiring = next.expiring.iter();
-        if !expiring.all(|left| self.gone.contains(left)) {
+        if !expiring.all(|left| self.gone.contains(left) || self.evicted.contains(left)) {
             marks::mark("membership: a machine that has left may not be gone");
-            if !mutants::is_on("evicted lease not awaited") {
+            if !mutants::is_on("evicted machine not awaited") {
                 return;
             }
         }

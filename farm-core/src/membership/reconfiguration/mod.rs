@@ -8,7 +8,7 @@
 //! 3. It stores the next configuration, without the suspected machines, in the place that follows the newest one. If another machine
 //!    has done so before, it begins again.
 //! 4. It tells all members (NEW-CONFIG). Each applies it: it stops what it does with machines that are no members, and answers.
-//! 5. When all have answered, and all machines that have left are gone, it tells all members that the configuration is in effect
+//! 5. When all have answered, and all machines that have left are gone, or evicted, it tells all members that the configuration is in effect
 //!    (NEW-CONFIG-COMMIT). Only then new primaries serve their regions, so that a region has never two.
 //!
 //! If something more is lost meanwhile, all begins again, with the configuration that the store has by then. Which machine makes it is
@@ -136,8 +136,12 @@ pub struct Reconfiguration {
     complaints: BTreeMap<Process, Process>,
     /// Machines that have not answered this one while it made the next configuration. They are suspected until another attempt begins.
     silent: BTreeSet<MachineId>,
+    /// Processes whose leases have expired, as this machine finds. They are suspected until they are renewed.
+    expired: BTreeSet<Process>,
     /// Processes that serve nothing, and never will: they have ended, or have left.
     gone: BTreeSet<Process>,
+    /// Processes that report nothing any more, because they know or will find that the others go on without them.
+    evicted: BTreeSet<Process>,
     /// What was told to whom: the machine that makes the next configuration, and the process that is suspected.
     told: BTreeSet<(MachineId, Process)>,
     /// The work of this machine, if it makes the next configuration.
@@ -168,7 +172,9 @@ impl Reconfiguration {
             suspected: BTreeSet::new(),
             complaints: BTreeMap::new(),
             silent: BTreeSet::new(),
+            expired: BTreeSet::new(),
             gone: BTreeSet::new(),
+            evicted: BTreeSet::new(),
             told: BTreeSet::new(),
             leading: None,
             extension: None,
@@ -212,6 +218,35 @@ impl Reconfiguration {
         self.go_on(out);
     }
 
+    /// Handles that the lease of a process has expired, or was renewed after that.
+    pub fn on_lease(&mut self, process: Process, has_expired: bool, out: &mut Vec<Action>) {
+        if process.machine == self.me.machine || self.ended {
+            return;
+        }
+        if !has_expired {
+            if self.expired.remove(&process) {
+                marks::mark("membership: a lease is renewed after it had expired");
+                self.passed_over = 0;
+                self.go_on(out);
+            }
+        } else if self.expired.insert(process) {
+            marks::mark("membership: a lease expires");
+            self.go_on(out);
+        }
+    }
+
+    /// Returns whether the newest configuration that this machine knows was made without this process, which had a part in an earlier one.
+    pub fn has_evicted(&self, process: Process) -> bool {
+        self.known().expiring.contains(&process)
+    }
+
+    /// Handles that an evicted process reports nothing any more: the others need not wait for its end.
+    pub fn evicted(&mut self, process: Process, out: &mut Vec<Action>) {
+        if self.evicted.insert(process) {
+            self.go_on(out);
+        }
+    }
+
     /// Handles that a process without memory has left: it has ended all that it had begun, and needs no other configuration. It is
     /// no member of the next one.
     pub fn left(&mut self, process: Process, out: &mut Vec<Action>) {
@@ -250,8 +285,7 @@ impl Reconfiguration {
         }
     }
 
-    /// Handles that a process has ended, which was proved. It is suspected, too. The end of a lease is no such proof: a new
-    /// configuration can give the process another one.
+    /// Handles that a process has ended, which was proved. It is suspected, too. The end of a lease is no such proof.
     pub fn gone(&mut self, process: Process, out: &mut Vec<Action>) {
         if process.machine != self.me.machine && self.gone.insert(process) {
             self.suspected.insert(process);
@@ -442,6 +476,7 @@ impl Reconfiguration {
             let process = member.process();
             let complaints = self.complaints.get(&process);
             self.suspected.contains(&process)
+                || self.expired.contains(&process)
                 || self.silent.contains(&process.machine)
                 || complaints
                     .is_some_and(|from| configuration.has(*from) && !self.gone.contains(from))

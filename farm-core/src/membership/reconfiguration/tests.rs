@@ -29,6 +29,9 @@ fn whatever_is_lost_and_whenever_the_others_agree_and_no_region_has_two_primarie
         "membership: a configuration is replaced before it is in effect",
         "membership: a machine gives way to another manager",
         "membership: a machine that has left may not be gone",
+        "membership: a lease expires",
+        "membership: a configuration is stored by a machine that had given way",
+        "membership: a lease is renewed after it had expired",
         "membership: a machine was evicted",
         "membership: a minority waits",
         "membership: a region waits for its last copy",
@@ -47,7 +50,7 @@ fn whatever_is_lost_and_whenever_the_others_agree_and_no_region_has_two_primarie
 fn deliberate_bugs_of_reconfiguration_are_found() {
     for bug in [
         "blind store write",
-        "evicted lease not awaited",
+        "evicted machine not awaited",
         "expiring forgotten",
         "filling promoted",
         "minority goes on",

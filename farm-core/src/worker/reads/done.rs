@@ -146,6 +146,10 @@ impl Worker {
 
     #[inline]
     fn succeed(&mut self, slot: Slot, cont: Cont<ReadResult>) {
+        if self.is_evicted() {
+            // What was read may be out of date. The machine stops.
+            return;
+        }
         let guard = self.reads.of(&slot).guard.take();
         self.unpin_own(guard);
         cont.resume(self, Ok(slot));

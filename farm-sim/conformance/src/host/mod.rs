@@ -144,6 +144,7 @@ impl Place {
             machine,
             workers: 1,
             digest: 1,
+            lease: None,
         }
     }
 

@@ -4,7 +4,7 @@ mod joiners;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use rand::seq::{IteratorRandom, SliceRandom};
+use rand::seq::{IndexedRandom, IteratorRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -29,6 +29,8 @@ enum Notice {
     Silent,
     Gone,
     Left,
+    Expired,
+    Renewed,
 }
 
 /// How a process ended.
@@ -52,6 +54,8 @@ struct Node {
     end: Option<End>,
     /// Whether it was stopped, and does nothing until it goes on.
     paused: bool,
+    /// Whether others have evicted it. It reports nothing from then on, and ends when it goes on.
+    evicted: bool,
     /// The configuration that it has applied; it may not be in effect.
     applied: u64,
     /// Whether it is no member yet.
@@ -69,6 +73,8 @@ pub(super) struct Cluster {
     /// Machines that have all data of a region.
     full: BTreeMap<RegionId, BTreeSet<MachineId>>,
     has_cuts: bool,
+    /// Whether machines can evict others, which they cannot on every fabric.
+    evicts: bool,
 }
 
 impl Node {
@@ -81,6 +87,7 @@ impl Node {
             unnoticed: BTreeSet::new(),
             end: None,
             paused: false,
+            evicted: false,
             joins: false,
         }
     }
@@ -171,6 +178,7 @@ impl Cluster {
             store: vec![first],
             full,
             has_cuts: rng.random_ratio(1, 3),
+            evicts: rng.random_ratio(2, 3),
             rng,
         }
     }
@@ -193,7 +201,7 @@ impl Cluster {
                 self.rejoin();
             }
             if self.rng.random_ratio(1, 100) {
-                self.nodes.values_mut().for_each(|node| node.paused = false);
+                self.end_pauses();
             }
             self.judge_primaries();
         }
@@ -201,7 +209,7 @@ impl Cluster {
 
     /// Runs until nothing changes any more.
     pub(super) fn run_to_rest(&mut self) {
-        self.nodes.values_mut().for_each(|node| node.paused = false);
+        self.end_pauses();
         for _ in 0..200 {
             while self.step() {
                 self.judge_primaries();
@@ -252,10 +260,72 @@ impl Cluster {
             }
             [one, _, ..] if self.rng.random() => {
                 self.nodes.get_mut(&one).unwrap().paused = true;
+                if self.rng.random() {
+                    self.lease_of(one, Notice::Expired);
+                }
             }
             [one, _, ..] => self.end(one, End::Killed),
             _ => {}
         }
+    }
+
+    /// Has the others notice that the lease of a machine has expired, or is renewed.
+    fn lease_of(&mut self, machine: MachineId, notice: Notice) {
+        let process = self.process(machine);
+        let others: Vec<MachineId> = self.live().filter(|one| *one != machine).collect();
+        for other in others {
+            let node = self.nodes.get_mut(&other).unwrap();
+            // The last one counts.
+            node.unnoticed.remove(&(process, Notice::Expired));
+            node.unnoticed.insert((process, notice));
+        }
+    }
+
+    /// Lets stopped machines go on. Those that find that they are evicted end.
+    fn end_pauses(&mut self) {
+        let live: Vec<MachineId> = self.live().collect();
+        for machine in live {
+            let node = self.nodes.get_mut(&machine).unwrap();
+            if std::mem::take(&mut node.paused) {
+                self.lease_of(machine, Notice::Renewed);
+            }
+        }
+        self.end_evicted();
+    }
+
+    fn end_evicted(&mut self) {
+        let is_evicted = |(_, node): &(&MachineId, &Node)| node.acts() && node.evicted;
+        let evicted: Vec<MachineId> = self
+            .nodes
+            .iter()
+            .filter(is_evicted)
+            .map(|one| *one.0)
+            .collect();
+        for machine in evicted {
+            self.end(machine, End::Evicted);
+        }
+    }
+
+    /// Returns machines of which the first can evict the second.
+    fn evictions(&self) -> Vec<(MachineId, MachineId)> {
+        let acting = self.nodes.iter().filter(|(_, node)| node.acts());
+        let all = acting.flat_map(|(me, node)| {
+            let expiring = self.live().filter(move |other| {
+                let process = self.process(*other);
+                let is_known = node.value.evicted.contains(&process);
+                node.value.has_evicted(process) && self.reaches(*me, *other) && !is_known
+            });
+            expiring.map(|other| (*me, other))
+        });
+        all.collect()
+    }
+
+    /// Has a machine evict a process, and find out that it has.
+    fn evict(&mut self, (me, other): (MachineId, MachineId)) {
+        let process = self.process(other);
+        self.nodes.get_mut(&other).unwrap().evicted = true;
+        self.act(me, |value, out| value.evicted(process, out));
+        self.end_evicted();
     }
 
     /// Ends a process. What it has begun may be done or not; the others notice its end one by one.
@@ -324,6 +394,13 @@ impl Cluster {
         let busy = busy.map(|(machine, _)| *machine).choose(&mut self.rng);
         let unaware = live.filter(|(_, node)| !node.unnoticed.is_empty());
         let unaware = unaware.map(|(machine, _)| *machine).choose(&mut self.rng);
+        let evictions = self.evictions();
+        if let Some(eviction) = evictions.choose(&mut self.rng).filter(|_| self.evicts)
+            && self.rng.random()
+        {
+            self.evict(*eviction);
+            return true;
+        }
         let first = self.rng.random_range(0..3);
         for kind in 0..3 {
             match ((first + kind) % 3, link, busy, unaware) {
@@ -360,6 +437,8 @@ impl Cluster {
             Notice::Left => value.left(other, out),
             Notice::Silent => value.suspect(other, out),
             Notice::Gone => value.gone(other, out),
+            Notice::Expired => value.on_lease(other, true, out),
+            Notice::Renewed => value.on_lease(other, false, out),
         });
     }
 
@@ -461,7 +540,9 @@ impl Cluster {
             let region = newest.region(*id).unwrap();
             let full = region.replicas.iter().filter(|one| one.is_full());
             let full: Vec<MachineId> = full.map(|one| one.machine).collect();
-            assert_eq!(full, *machines, "{id}");
+            // Another machine may have gone on without some of them since this one has read the configuration.
+            let named = full.iter().all(|one| machines.contains(one));
+            assert!(named, "{id}: {full:?}, not {machines:?}");
             let had_data =
                 |one: &MachineId| self.full[id].contains(one) || !newest.has(self.process(*one));
             assert!(full.iter().all(had_data));
@@ -508,7 +589,7 @@ impl Cluster {
     /// Checks that no region has two primaries that may serve it.
     fn judge_primaries(&self) {
         let mut primaries: BTreeMap<RegionId, MachineId> = BTreeMap::new();
-        for machine in self.live() {
+        for machine in self.live().filter(|one| !self.nodes[one].evicted) {
             let serves = self.nodes[&machine].value.current();
             for region in serves.regions.iter().filter(|one| one.primary() == machine) {
                 if let Some(other) = primaries.insert(region.region, machine) {

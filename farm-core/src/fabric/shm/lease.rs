@@ -1,0 +1,207 @@
+//! Leases between processes on one host (`FaRM'15 §5.1`). A thread of each machine counts in the first file of its start, and looks at
+//! the counts of its peers. A peer whose count does not change for the time of a lease has stopped, or is very slow. That is no proof that
+//! it has ended: before others take its place, they [evict](crate::fabric::Eviction) it.
+//!
+//! A thread that was not scheduled in time itself suspects nobody for this time: if the whole host pauses, nobody is suspected.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::shared::{PeerState, Shared};
+use crate::fabric::Lease;
+use crate::ids::MachineId;
+use crate::time::{Clock, Nanos};
+
+/// Number of looks in the time of a lease.
+const LOOKS: u32 = 10;
+
+/// What is known of the lease of a peer.
+#[derive(Debug, Default)]
+struct Seen {
+    count: u64,
+    /// Number of looks in time at which the count was still the same.
+    looks: u32,
+    has_expired: bool,
+}
+
+/// The leases of the peers of a machine, as far as it can tell.
+#[derive(Debug)]
+struct Leases {
+    /// Time between two looks.
+    period: Duration,
+    last: Option<Nanos>,
+    seen: BTreeMap<(MachineId, u64), Seen>,
+}
+
+impl Leases {
+    fn new(lease: Duration) -> Self {
+        Self {
+            period: lease / LOOKS,
+            last: None,
+            seen: BTreeMap::new(),
+        }
+    }
+
+    /// Looks at the counts of all peers, by machine and start. Returns what has changed.
+    fn look(&mut self, now: Nanos, counts: &[((MachineId, u64), u64)]) -> Vec<Lease> {
+        let last = self.last.replace(now);
+        let in_time = last.is_some_and(|last| now.since(last) < 2 * self.period);
+        self.seen
+            .retain(|peer, _| counts.iter().any(|one| one.0 == *peer));
+        let mut changes = Vec::new();
+        for (peer @ (machine, boot), count) in counts {
+            let (machine, boot) = (*machine, *boot);
+            let is_new = !self.seen.contains_key(peer);
+            let seen = self.seen.entry(*peer).or_default();
+            if is_new || seen.count != *count {
+                (seen.count, seen.looks) = (*count, 0);
+            } else if in_time {
+                seen.looks += 1;
+            }
+            let has_expired = seen.looks >= LOOKS;
+            if std::mem::replace(&mut seen.has_expired, has_expired) != has_expired {
+                changes.push(Lease {
+                    machine,
+                    boot,
+                    has_expired,
+                });
+            }
+        }
+        changes
+    }
+}
+
+/// The thread that gives the signs of life of a machine, and looks at those of its peers. Dropping it ends it.
+#[derive(Debug)]
+pub(super) struct LeaseThread {
+    ends: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LeaseThread {
+    /// Starts the thread.
+    pub(super) fn start(shared: Arc<Shared>, lease: Duration) -> std::io::Result<Self> {
+        let ends = Arc::<AtomicBool>::default();
+        let ended = Arc::clone(&ends);
+        let name = format!("{}-lease", shared.config.machine);
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            go_first();
+            run(&shared, lease, &ended);
+        })?;
+        Ok(Self {
+            ends,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for LeaseThread {
+    fn drop(&mut self) {
+        self.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            // It does not panic; if it did, the machine ends all the same.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
+    let (mut leases, eviction) = (Leases::new(lease), shared.signs.eviction());
+    while !ends.load(Ordering::Acquire) {
+        shared.signs.give();
+        if eviction.has_happened() {
+            // The workers may sleep.
+            shared.wake_all();
+        }
+        let counts: Vec<_> = shared.counts();
+        let changes = leases.look(Clock::Host.now(), &counts);
+        if !changes.is_empty() {
+            shared.leases_changed(changes);
+        }
+        std::thread::park_timeout(leases.period);
+    }
+}
+
+impl Shared {
+    /// Returns the counts of all peers that are connected, without this machine.
+    fn counts(&self) -> Vec<((MachineId, u64), u64)> {
+        let peers = self.peers();
+        let others = peers.iter().filter(|peer| peer.boot != self.boot);
+        let connected = others.filter(|peer| peer.departure().is_none());
+        let count = |peer: &Arc<PeerState>| ((peer.machine, peer.boot), peer.signs.count());
+        connected.map(count).collect()
+    }
+}
+
+/// Has the scheduler run this thread before others, as far as the system allows it.
+fn go_first() {
+    let first = libc::sched_param { sched_priority: 1 };
+    // SAFETY: the structure outlives the call, which changes only how this thread is scheduled.
+    let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) } != 0;
+    if refused && rustix::process::setpriority_process(None, -20).is_err() {
+        tracing::debug!("the thread of the leases has no priority over other threads of the host");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PERIOD: u64 = 1_000_000;
+
+    fn leases() -> Leases {
+        Leases::new(Duration::from_nanos(PERIOD * u64::from(LOOKS)))
+    }
+
+    fn peer(machine: u16) -> (MachineId, u64) {
+        (MachineId::new(machine).unwrap(), 7)
+    }
+
+    /// Looks `times` times, a period apart. Returns the numbers of looks at which something has changed.
+    fn looks(leases: &mut Leases, now: &mut u64, times: u32, count: u64) -> Vec<(u32, bool)> {
+        let mut changes = Vec::new();
+        for look in 1..=times {
+            *now += PERIOD;
+            let found = leases.look(Nanos(*now), &[(peer(1), count)]);
+            changes.extend(found.iter().map(|lease| (look, lease.has_expired)));
+        }
+        changes
+    }
+
+    #[test]
+    fn a_lease_expires_without_a_sign_of_life_and_is_renewed_by_one() {
+        let (mut leases, mut now) = (leases(), 0);
+        assert_eq!(looks(&mut leases, &mut now, LOOKS, 5), []);
+        assert_eq!(looks(&mut leases, &mut now, LOOKS, 6), []);
+        assert_eq!(looks(&mut leases, &mut now, LOOKS, 6), [(1, true)]);
+        assert_eq!(looks(&mut leases, &mut now, 3, 7), [(1, false)]);
+    }
+
+    #[test]
+    fn who_was_late_suspects_nobody_for_this_time() {
+        let (mut leases, mut now) = (leases(), 0);
+        looks(&mut leases, &mut now, LOOKS, 5);
+        // The whole host was stopped for a minute.
+        now += 60_000 * PERIOD;
+        assert_eq!(looks(&mut leases, &mut now, 1, 5), []);
+        assert_eq!(looks(&mut leases, &mut now, LOOKS, 6), []);
+    }
+
+    #[test]
+    fn another_start_has_another_lease() {
+        let (mut leases, mut now) = (leases(), 0);
+        looks(&mut leases, &mut now, LOOKS, 5);
+        let (machine, boot) = peer(1);
+        for _ in 0..LOOKS {
+            now += PERIOD;
+            assert_eq!(leases.look(Nanos(now), &[((machine, boot + 1), 5)]), []);
+        }
+        now += PERIOD;
+        assert_eq!(leases.look(Nanos(now), &[]), []);
+        assert!(leases.seen.is_empty());
+    }
+}

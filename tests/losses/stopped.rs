@@ -1,0 +1,114 @@
+//! Processes are stopped (SIGSTOP), for longer or shorter than a lease, and go on.
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::machines::Machines;
+use crate::run::{LOOPS, MACHINES, wait_for};
+
+/// What a process says that finds out that the others have gone on without it.
+const WENT_ON: &str = "went on without machine";
+
+impl Machines {
+    fn signal(&self, process: u16, signal: Signal) {
+        let child = self.children[usize::from(process) - 1].as_ref().unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    fn log_has(&self, process: u16, text: &str) -> bool {
+        let log = self.dir.read(&format!("log-{process}"));
+        log.is_some_and(|log| log.contains(text))
+    }
+
+    fn reported_by(&self, processes: impl IntoIterator<Item = u16>) -> u64 {
+        let processes = processes.into_iter();
+        processes
+            .map(|id| self.reported(id).iter().sum::<u64>())
+            .sum()
+    }
+
+    /// Waits until processes have reported this number of further transfers.
+    fn wait_for_transfers_of(&self, processes: &[u16], count: u64) {
+        let sum = || self.reported_by(processes.iter().copied());
+        let before = sum();
+        wait_for("transfers", || (sum() >= before + count).then_some(()));
+    }
+
+    /// Lets a process that was evicted while it was stopped go on: it reports nothing more, says why, and ends.
+    fn end_evicted(&mut self, process: u16) {
+        let before = self.reported_by([process]);
+        self.signal(process, Signal::CONT);
+        let mut child = self.children[usize::from(process) - 1].take().unwrap();
+        let status = wait_for("the end of a process that was evicted", || {
+            child.try_wait().unwrap()
+        });
+        assert!(!status.success());
+        assert!(self.log_has(process, WENT_ON));
+        // A loop may have been stopped after its transfer was reported to it, and before it wrote that.
+        let most = before + LOOPS as u64;
+        let after = self.reported_by([process]);
+        assert!((before..=most).contains(&after), "{before}, then {after}");
+    }
+}
+
+/// A machine that is stopped does not hold up the others for longer than a lease. When it goes on, it reports nothing of what it had begun.
+/// It can be started again.
+#[test]
+fn the_others_go_on_when_a_machine_is_stopped() {
+    for stopped in 1..=MACHINES {
+        let mut machines = Machines::start(&format!("stops-{stopped}"), 2);
+        machines.wait_for_transfers(500);
+        machines.signal(stopped, Signal::STOP);
+        let others: Vec<u16> = (1..=MACHINES).filter(|one| *one != stopped).collect();
+        wait_for("the eviction", || {
+            machines
+                .log_has(others[0], "the cluster goes on with")
+                .then_some(())
+        });
+        machines.wait_for_transfers_of(&others, 500);
+        machines.end_evicted(stopped);
+        let next = machines.start_again(stopped);
+        machines.wait_for_first(next);
+        machines.wait_until_full(2);
+        machines.judge();
+    }
+}
+
+/// Machines that are stopped for less than a lease stay.
+#[test]
+fn a_machine_that_is_stopped_for_a_short_time_stays() {
+    let mut machines = Machines::start("short", 3);
+    machines.wait_for_transfers(200);
+    for round in 0..3 * MACHINES {
+        let stopped = 1 + round % MACHINES;
+        machines.signal(stopped, Signal::STOP);
+        std::thread::sleep(std::time::Duration::from_millis(10 * u64::from(round)));
+        machines.signal(stopped, Signal::CONT);
+        machines.wait_for_transfers(100);
+    }
+    assert_eq!(machines.left().len(), usize::from(MACHINES));
+    machines.judge();
+}
+
+/// Without a majority a machine does not go on, and evicts nobody: when the others answer again, all go on.
+#[test]
+fn a_minority_waits_for_machines_that_are_stopped() {
+    let mut machines = Machines::start("minority", 3);
+    machines.wait_for_transfers(200);
+    for left in 1..=MACHINES {
+        let stopped: Vec<u16> = (1..=MACHINES).filter(|one| *one != left).collect();
+        for process in &stopped {
+            machines.signal(*process, Signal::STOP);
+        }
+        wait_for("the minority to wait", || {
+            machines
+                .log_has(left, "another part of the cluster may go on")
+                .then_some(())
+        });
+        for process in &stopped {
+            machines.signal(*process, Signal::CONT);
+        }
+        machines.wait_for_transfers_of(&stopped, 100);
+        machines.wait_for_transfers_of(&[left], 100);
+    }
+    machines.judge();
+}
