@@ -13,6 +13,7 @@ use farm_core::fabric::shm::{find_stale_files, remove_stale_files};
 use farm_core::ids::MachineId;
 use farm_core::machine::{forget_kept, newest_configuration};
 use farm_core::membership::configuration::{RegionReplicas, Replica};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::LossOptions;
 use super::curve::{Curve, Latency, now_ns};
@@ -33,6 +34,8 @@ pub(super) struct Machines {
     file: PathBuf,
     /// None after it was killed.
     all: Vec<Option<Machine>>,
+    /// Those that were stopped, and have not ended.
+    stopped: Vec<Machine>,
     /// Those that were killed and run again, without load.
     returned: Vec<Machine>,
     accounts: Vec<Account>,
@@ -65,6 +68,17 @@ impl Begun {
         machine.child.wait()?;
         Ok(signal)
     }
+
+    /// Stops a machine, which then does nothing and has not ended. Returns when the signal was sent, since the load began.
+    pub(super) fn stop(&self, machines: &mut Machines, index: usize) -> Result<Duration> {
+        let machine = machines.all[index]
+            .take()
+            .context("it was stopped before")?;
+        let signal = self.elapsed();
+        kill_process(Pid::from_child(&machine.child), Signal::STOP)?;
+        machines.stopped.push(machine);
+        Ok(signal)
+    }
 }
 
 impl Machines {
@@ -79,6 +93,7 @@ impl Machines {
             config,
             file,
             all: Vec::new(),
+            stopped: Vec::new(),
             returned: Vec::new(),
             accounts: Vec::new(),
         };
@@ -103,6 +118,15 @@ impl Machines {
             machines.accounts.extend(accounts);
         }
         Ok(machines)
+    }
+
+    /// Ends the machines that are stopped.
+    pub(super) fn end_stopped(&mut self) -> Result<()> {
+        for mut machine in self.stopped.drain(..) {
+            machine.child.kill()?;
+            machine.child.wait()?;
+        }
+        Ok(())
     }
 
     fn left(&mut self) -> impl Iterator<Item = &mut Machine> {
@@ -210,6 +234,8 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
+        // There is nobody to whom a failure could be reported.
+        let _ = self.end_stopped();
         // A machine stops when its standard input is closed. Closes all of them before it waits for the first one, so that all stop in
         // order, and remove their files.
         let returned = std::mem::take(&mut self.returned);

@@ -36,6 +36,8 @@ const RETURN: Duration = Duration::from_secs(60);
 pub struct LossOptions {
     /// Number of kills. The machines of the configuration are killed in turn.
     pub kills: usize,
+    /// Whether they are stopped (SIGSTOP) instead, and killed only before they are started again.
+    pub stops: bool,
     /// Time that is observed after each signal. The rate in its second half is the one that must come back.
     pub after: Duration,
     /// Number of transactions in flight on each worker.
@@ -74,7 +76,7 @@ pub fn run(
             .with_context(|| format!("kill {} of machine {machine}", number + 1))?;
         let pause = curve.pause(options.after).with_context(|| {
             format!(
-                "service did not come back within {:?} after machine {machine} was killed",
+                "service did not come back within {:?} after the signal to machine {machine}",
                 options.after
             )
         })?;
@@ -88,7 +90,12 @@ pub fn run(
         let returned = curve
             .returned
             .map(|times| Returned::new(ballast, times, curve.latency, &curve));
-        kills.push(Kill::new(machine, killed, (&pause, returned), &curve));
+        kills.push(Kill::new(
+            machine,
+            killed,
+            (&pause, returned),
+            (&curve, options.stops),
+        ));
     }
     Ok(LossReport::new(config, options, kills))
 }
@@ -98,8 +105,12 @@ fn kill_one(config: &Config, options: &LossOptions, dir: &Path, victim: usize) -
     let mut machines = Machines::start(config, dir, options)?;
     let started = machines.begin(BEFORE + options.after + RETURN)?;
     std::thread::sleep(BEFORE.saturating_sub(started.elapsed()));
-    let signal = started.kill(&mut machines, victim)?;
+    let signal = match options.stops {
+        true => started.stop(&mut machines, victim)?,
+        false => started.kill(&mut machines, victim)?,
+    };
     std::thread::sleep(options.after);
+    machines.end_stopped()?;
     let stores = config.memory_of(config.machines[victim].id) > 0;
     let again = started.elapsed();
     let returned = stores.then(|| machines.bring_back(victim, &started));

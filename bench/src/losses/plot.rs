@@ -98,7 +98,7 @@ fn draw_throughput<B: DrawingBackend<ErrorType: 'static>>(
     let most = all().map(|(_, rate)| rate / 1e3).fold(1.0, f64::max);
     let to = all().map(|(ms, _)| *ms as f64).fold(1.0, f64::max);
     let from = all().map(|(ms, _)| *ms as f64).fold(0.0, f64::min);
-    let title = "Commits of the machines that are left, around the signal at 0 (median kill)";
+    let title = "Commits of the machines that are left, around the signal at 0 (median)";
     let texts = ["milliseconds from the signal", "thousand commits a second"];
     let mut chart = chart(area, title, ([from, to], [0.0, most * 1.05]), texts)?;
     for ((killed, colour), kill) in KINDS.iter().zip(typical) {
@@ -106,7 +106,8 @@ fn draw_throughput<B: DrawingBackend<ErrorType: 'static>>(
         let points = kill.per_s.iter();
         let points = points.map(|(ms, rate)| (*ms as f64, rate / 1e3));
         let ms = kill.without_service_ms;
-        let name = format!("{} is killed: {ms:.0} ms without service", killed.name());
+        let (who, done) = (killed.name(), report.done());
+        let name = format!("{who} is {done}: {ms:.0} ms without service");
         line(&mut chart, points, (&name, *colour))?;
     }
     legend(&mut chart)
@@ -118,8 +119,8 @@ fn draw_distribution<B: DrawingBackend<ErrorType: 'static>>(
 ) -> Result<()> {
     let times = report.kills.iter().map(|kill| kill.without_service_ms);
     let most = times.fold(200.0, f64::max);
-    let title = "Time without service, of all kills";
-    let texts = ["milliseconds without service", "% of kills, at most"];
+    let title = "Time without service, of all signals";
+    let texts = ["milliseconds without service", "% of signals, at most"];
     let mut chart = chart(area, title, ([0.0, most * 1.05], [0.0, 100.0]), texts)?;
     for (killed, colour) in KINDS {
         let kills = report.sorted(killed);
@@ -131,7 +132,7 @@ fn draw_distribution<B: DrawingBackend<ErrorType: 'static>>(
             let ms = kill.without_service_ms;
             [(ms, share(index)), (ms, share(index + 1))]
         });
-        let name = format!("{} is killed ({} kills)", killed.name(), kills.len());
+        let name = format!("{} is {} ({})", killed.name(), report.done(), kills.len());
         line(&mut chart, steps, (&name, colour))?;
     }
     // FaRM'15 on 90 machines, with leases of 10 ms (its §6.4).
@@ -163,6 +164,7 @@ mod tests {
             machines: 3,
             copies: 2,
             in_flight: 8,
+            stopped_lease_ms: None,
             after_s: 1.0,
             without_service: Vec::new(),
             kills: vec![

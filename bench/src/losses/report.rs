@@ -14,6 +14,8 @@ use crate::text::grouped;
 
 /// The part of a curve that is in results, in milliseconds from the signal.
 const SHOWN_MS: [i64; 2] = [-100, 400];
+/// The same, if machines are stopped.
+const SHOWN_OF_STOPS_MS: [i64; 2] = [-100, 900];
 
 /// What was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -104,9 +106,13 @@ impl Kill {
         machine: MachineId,
         killed: Killed,
         (pause, returned): (&Pause, Option<Returned>),
-        curve: &Curve,
+        (curve, stops): (&Curve, bool),
     ) -> Self {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let shown = match stops {
+            true => SHOWN_OF_STOPS_MS,
+            false => SHOWN_MS,
+        };
         Self {
             machine: machine.get(),
             killed,
@@ -114,7 +120,7 @@ impl Kill {
             without_commit_ms: ms(pause.without_commit),
             before_per_s: pause.before_per_s,
             after_per_s: pause.after_per_s,
-            per_s: curve.around_signal(SHOWN_MS[0], SHOWN_MS[1]),
+            per_s: curve.around_signal(shown[0], shown[1]),
             returned,
         }
     }
@@ -157,6 +163,8 @@ pub struct LossReport {
     pub copies: usize,
     /// Number of transactions in flight on each worker.
     pub in_flight: usize,
+    /// The time of a lease in milliseconds, if machines were stopped, not killed.
+    pub stopped_lease_ms: Option<u32>,
     /// Seconds that were observed after each signal.
     pub after_s: f64,
     /// Time without service after kills of each kind that there was.
@@ -176,9 +184,18 @@ impl LossReport {
             machines: config.machines.len(),
             copies: config.replicas(),
             in_flight: options.in_flight,
+            stopped_lease_ms: options.stops.then_some(config.durability.lease_ms),
             after_s: options.after.as_secs_f64(),
             without_service: Killed::ALL.into_iter().filter_map(times).collect(),
             kills,
+        }
+    }
+
+    /// Returns what was done to the machines.
+    pub(super) fn done(&self) -> &'static str {
+        match self.stopped_lease_ms {
+            Some(_) => "stopped",
+            None => "killed",
         }
     }
 
@@ -228,7 +245,7 @@ impl LossReport {
         });
         writeln!(
             f,
-            "    a transaction of the others took {:.0} us meanwhile (median), 99 % at most {:.0} us; before the kill {:.0} and {:.0} us",
+            "    a transaction of the others took {:.0} us meanwhile (median), 99 % at most {:.0} us; before the signal {:.0} and {:.0} us",
             filling.0, filling.1, before.0, before.1
         )
     }
@@ -248,7 +265,7 @@ impl Measured for LossReport {
     fn figures(&self) -> Vec<Figure> {
         let of = |(killed, times): &(Killed, Times)| {
             let figure = |what: &str, ms: f64| {
-                Figure::new(format!("{} killed, {what} ms", killed.name()), ms)
+                Figure::new(format!("{} {}, {what} ms", killed.name(), self.done()), ms)
             };
             [figure("p50", times.p50), figure("p99", times.p99)]
         };
@@ -260,16 +277,23 @@ impl fmt::Display for LossReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "  {} machines, {} copies, {} transactions in flight on each worker; {} kills, {} s observed after each",
+            "  {} machines, {} copies, {} transactions in flight on each worker; {} {}, {} s observed after each",
             self.machines,
             self.copies,
             self.in_flight,
             self.kills.len(),
+            self.done(),
             self.after_s
         )?;
+        if let Some(lease) = self.stopped_lease_ms {
+            writeln!(
+                f,
+                "  machines are stopped (SIGSTOP), not killed; a lease is {lease} ms"
+            )?;
+        }
         writeln!(
             f,
-            "  time without service, ms      kills   median     90 %     99 %     most"
+            "  time without service, ms     number   median     90 %     99 %     most"
         )?;
         for (killed, times) in &self.without_service {
             let (kills, who) = (self.sorted(*killed).len(), killed.name());

@@ -473,7 +473,7 @@ pub(crate) enum Bench {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Machines are processes that move money between accounts of all machines. For each kill a cluster is started, and one of
-its machines gets SIGKILL. The machines take turns, those without memory, too; the first one is the manager.
+its machines gets SIGKILL, or with --stop SIGSTOP. The machines take turns, those without memory, too; the first one is the manager.
 --duration is the time that is observed after the signal. The time without service ends when the commits of the other
 machines in 10 ms reach 80 % of their rate in the second half of that time. Without an override, copies are kept in
 memory: durability.mode = \"memory\".
@@ -481,11 +481,16 @@ memory: durability.mode = \"memory\".
 Examples:
   farm bench losses
   farm bench losses --kills 100 --duration 10 --svg losses.svg --json losses.json
+  farm bench losses --stop
   farm bench losses --set durability.replicas=3")]
 pub(crate) struct BenchLossesArgs {
     /// Number of kills.
     #[arg(long, value_name = "N", default_value = "6", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) kills: u16,
+
+    /// Stop machines (SIGSTOP) instead of killing them: the others go on after a lease (durability.lease_ms).
+    #[arg(long)]
+    pub(crate) stop: bool,
 
     /// Transactions in flight on each worker.
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=64))]

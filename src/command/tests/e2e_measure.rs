@@ -356,6 +356,23 @@ fn kills_are_measured_and_drawn() {
     assert!(fs::read_to_string(svg).unwrap().contains("</svg>"));
     assert_eq!(place.memory(), Vec::<PathBuf>::new());
 
+    let stops = [
+        "--stop",
+        "--kills",
+        "4",
+        "--duration",
+        "3",
+        "--in-flight",
+        "2",
+    ];
+    let lease = ["--set", "durability.lease_ms=100"];
+    let ended = place
+        .farm(&[&bench[..], &stops, &lease].concat())
+        .end()
+        .ok();
+    assert!(ended.stdout.contains("a lease is 100 ms"));
+    assert!(ended.stdout.contains("no money is missing"));
+
     let one = [&bench[..], &["--set", "durability.replicas=1"]].concat();
     let texts = ["does not survive the loss", "durability.replicas of 2"];
     place.farm(&one).end().failed(2, &texts);

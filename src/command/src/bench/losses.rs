@@ -48,6 +48,7 @@ fn measure(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<LossReport
     let scratch = Scratch::new(&std::env::temp_dir())?;
     let options = LossOptions {
         kills: args.kills.into(),
+        stops: args.stop,
         after: args.common.duration,
         in_flight: args.in_flight.into(),
         ballast: args.ballast,
