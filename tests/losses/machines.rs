@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use farm::farm_core::limits::DEFAULT_LEASE_MS;
 use farm::farm_core::membership::configuration::Replica;
 use farm::farm_core::membership::files::FileStore;
 use farm::farm_core::membership::store::ConfigStore;
@@ -10,7 +11,7 @@ use farm::farm_core::membership::store::ConfigStore;
 use crate::run::{ACCOUNTS, CHILD, Dir, EACH, KEYS, LOOPS, MACHINES, PROGRAM, wait_for};
 
 /// Returns the numbers in a file.
-fn numbers(path: &Path) -> Vec<u64> {
+pub(crate) fn numbers(path: &Path) -> Vec<u64> {
     let bytes = std::fs::read(path).unwrap_or_default();
     let words = bytes.chunks_exact(8);
     words
@@ -55,6 +56,16 @@ impl Machines {
 
     /// Starts machines 1 to `machines`. Machine [`PROGRAM`] has no memory.
     pub(crate) fn start_with(name: &str, replicas: usize, machines: u16) -> Self {
+        Self::start_with_leases(name, replicas, machines, DEFAULT_LEASE_MS)
+    }
+
+    /// As [`Machines::start_with`], with leases of this many milliseconds.
+    pub(crate) fn start_with_leases(
+        name: &str,
+        replicas: usize,
+        machines: u16,
+        lease_ms: u32,
+    ) -> Self {
         let name = format!("{name}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("farm-{name}"));
         std::fs::create_dir_all(&dir).unwrap();
@@ -62,7 +73,7 @@ impl Machines {
             "[cluster]\nname = \"{name}\"\n\
              [memory]\nregion_bytes = \"2MiB\"\nhuge_pages = \"off\"\nper_machine_bytes = \"8MiB\"\n\
              [rings]\nring_bytes = \"256KiB\"\nmax_message_bytes = \"16KiB\"\nlog_bytes = \"512KiB\"\n\
-             [durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\n\
+             [durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\nlease_ms = {lease_ms}\n\
              [[machine]]\nid = 1\n[[machine]]\nid = 2\nworkers = 2\n[[machine]]\nid = 3\n\
              [[machine]]\nid = {PROGRAM}\nmemory_bytes = 0\n",
             dir.join("store").display(),

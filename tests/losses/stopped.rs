@@ -1,10 +1,14 @@
 //! Processes are stopped (SIGSTOP), for longer or shorter than a lease, and go on.
 
+use std::time::Duration;
+
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::machines::Machines;
-use crate::run::{LOOPS, MACHINES, wait_for};
+use crate::machines::{Machines, numbers};
+use crate::run::{LOOPS, MACHINES, PROGRAM, ROUNDS, wait_for};
 
+/// A short lease, in milliseconds.
+const LEASE_MS: u32 = 100;
 /// What a process says that finds out that the others have gone on without it.
 const WENT_ON: &str = "went on without machine";
 
@@ -31,6 +35,19 @@ impl Machines {
         let sum = || self.reported_by(processes.iter().copied());
         let before = sum();
         wait_for("transfers", || (sum() >= before + count).then_some(()));
+    }
+
+    /// Returns whether a process that was stopped goes on, or ends.
+    fn goes_on(&mut self, process: u16) -> bool {
+        let before = self.reported_by([process]);
+        let dir = &self.dir;
+        let child = self.children[usize::from(process) - 1].as_mut().unwrap();
+        wait_for("a process that was stopped", || {
+            let reported: u64 = numbers(&dir.reported(process)).iter().sum();
+            let goes_on = reported > before + 100;
+            let ended = child.try_wait().unwrap().is_some();
+            (goes_on || ended).then_some(!ended)
+        })
     }
 
     /// Lets a process that was evicted while it was stopped go on: it reports nothing more, says why, and ends.
@@ -81,11 +98,44 @@ fn a_machine_that_is_stopped_for_a_short_time_stays() {
     for round in 0..3 * MACHINES {
         let stopped = 1 + round % MACHINES;
         machines.signal(stopped, Signal::STOP);
-        std::thread::sleep(std::time::Duration::from_millis(10 * u64::from(round)));
+        std::thread::sleep(Duration::from_millis(10 * u64::from(round)));
         machines.signal(stopped, Signal::CONT);
         machines.wait_for_transfers(100);
     }
     assert_eq!(machines.left().len(), usize::from(MACHINES));
+    machines.judge();
+}
+
+/// Machines are stopped in turn for about the time of a lease, so that some go on before the others go on without them, some while these do that, and
+/// some after it. Those that were left out are started again. [`ROUNDS`] sets how often each machine is stopped.
+#[test]
+fn machines_go_on_at_any_moment_of_their_eviction() {
+    let rounds = std::env::var(ROUNDS).map_or(3, |rounds| rounds.parse().unwrap());
+    let mut machines = Machines::start_with_leases("moments", 2, PROGRAM, LEASE_MS);
+    machines.wait_for_transfers(200);
+    let mut last: Vec<u16> = (1..=PROGRAM).collect();
+    let mut evicted = 0;
+    for round in 0..rounds {
+        for (machine, last) in (1..).zip(&mut last) {
+            let process = *last;
+            machines.signal(process, Signal::STOP);
+            // Ten looks make a lease, and the first one is up to a tenth of it later.
+            let more = Duration::from_micros((round * 7 + u64::from(machine) * 11) % 40 * 400);
+            std::thread::sleep(Duration::from_millis(LEASE_MS.into()) + more);
+            machines.signal(process, Signal::CONT);
+            if machines.goes_on(process) {
+                continue;
+            }
+            evicted += 1;
+            assert!(machines.log_has(process, WENT_ON));
+            machines.children[usize::from(process) - 1] = None;
+            *last = machines.start_again(machine);
+            machines.wait_for_first(*last);
+            machines.wait_until_full(2);
+        }
+    }
+    println!("{evicted} of {} were evicted", rounds * u64::from(PROGRAM));
+    machines.wait_for_transfers(200);
     machines.judge();
 }
 
@@ -111,4 +161,24 @@ fn a_minority_waits_for_machines_that_are_stopped() {
         machines.wait_for_transfers_of(&[left], 100);
     }
     machines.judge();
+}
+
+/// One machine is stopped, and another one is killed: the third one has no majority, and waits for the one that may be alive.
+#[test]
+fn a_machine_is_killed_while_another_one_is_stopped() {
+    for [stopped, killed, left] in [[1, 2, 3], [2, 1, 3], [2, 3, 1]] {
+        let mut machines = Machines::start(&format!("killed-{stopped}-{killed}"), 3);
+        machines.wait_for_transfers(200);
+        machines.signal(stopped, Signal::STOP);
+        machines.kill(killed);
+        wait_for("the minority to wait", || {
+            machines
+                .log_has(left, "another part of the cluster may go on")
+                .then_some(())
+        });
+        machines.signal(stopped, Signal::CONT);
+        machines.wait_for_transfers_of(&[stopped], 100);
+        machines.wait_for_transfers_of(&[left], 100);
+        machines.judge();
+    }
 }

@@ -4,7 +4,7 @@
 //!
 //! A thread that was not scheduled in time itself suspects nobody for this time: if the whole host pauses, nobody is suspected.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -111,29 +111,30 @@ impl Drop for LeaseThread {
 
 fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
     let (mut leases, eviction) = (Leases::new(lease), shared.signs.eviction());
+    let mut changes = VecDeque::new();
     while !ends.load(Ordering::Acquire) {
         shared.signs.give();
         if eviction.has_happened() {
             // The workers may sleep.
             shared.wake_all();
         }
-        let counts: Vec<_> = shared.counts();
-        let changes = leases.look(Clock::Host.now(), &counts);
-        if !changes.is_empty() {
-            shared.leases_changed(changes);
+        // This thread waits for no lock: the thread that has it may not be scheduled for long.
+        if let Some(counts) = shared.counts() {
+            changes.extend(leases.look(Clock::Host.now(), &counts));
         }
+        shared.leases_changed(&mut changes);
         std::thread::park_timeout(leases.period);
     }
 }
 
 impl Shared {
-    /// Returns the counts of all peers that are connected, without this machine.
-    fn counts(&self) -> Vec<((MachineId, u64), u64)> {
-        let peers = self.peers();
+    /// Returns the counts of all peers that are connected, without this machine; `None` if another thread changes the peers.
+    fn counts(&self) -> Option<Vec<((MachineId, u64), u64)>> {
+        let peers = self.try_peers()?;
         let others = peers.iter().filter(|peer| peer.boot != self.boot);
         let connected = others.filter(|peer| peer.departure().is_none());
         let count = |peer: &Arc<PeerState>| ((peer.machine, peer.boot), peer.signs.count());
-        connected.map(count).collect()
+        Some(connected.map(count).collect())
     }
 }
 

@@ -153,6 +153,11 @@ impl Shared {
         peers.expect("no thread panics while it holds the lock of the peers")
     }
 
+    /// As [`Shared::peers`]; `None` if another thread has the lock.
+    pub(super) fn try_peers(&self) -> Option<MutexGuard<'_, Vec<Arc<PeerState>>>> {
+        self.peers.try_lock().ok()
+    }
+
     pub(super) fn departures(&self) -> MutexGuard<'_, Vec<Departed>> {
         let departed = self.departed.lock();
         departed.expect("no thread panics while it holds the lock of departed peers")
@@ -235,15 +240,15 @@ impl Shared {
         self.wake_all();
     }
 
-    fn leases(&self) -> MutexGuard<'_, VecDeque<Lease>> {
-        let leases = self.leases.lock();
-        leases.expect("no thread panics while it holds the lock of the leases")
-    }
-
-    /// Tells the workers what has changed with leases of peers.
-    pub(super) fn leases_changed(&self, changes: Vec<Lease>) {
-        let mut leases = self.leases();
-        leases.extend(changes);
+    /// Tells the workers what has changed with leases of peers, unless one of them takes such a change right now.
+    pub(super) fn leases_changed(&self, changes: &mut VecDeque<Lease>) {
+        if changes.is_empty() {
+            return;
+        }
+        let Ok(mut leases) = self.leases.try_lock() else {
+            return;
+        };
+        leases.append(changes);
         self.has_leases.store(true, Ordering::Release);
         drop(leases);
         self.wake_all();
@@ -255,7 +260,8 @@ impl Shared {
         if !self.has_leases.load(Ordering::Acquire) {
             return None;
         }
-        let mut leases = self.leases();
+        let leases = self.leases.lock();
+        let mut leases = leases.expect("no thread panics while it holds the lock of the leases");
         let taken = leases.pop_front();
         self.has_leases.store(!leases.is_empty(), Ordering::Release);
         taken
