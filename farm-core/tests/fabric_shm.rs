@@ -1,12 +1,16 @@
 //! Faults that the shared-memory fabric must tolerate: silent callers, notifications of nonexistent
-//! workers.
+//! workers, peers that do not answer.
+
+#![allow(clippy::disallowed_methods)] // Tests may wait.
 
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
 use farm_core::fabric::shm::{ShmConfig, ShmMachine};
-use farm_core::fabric::{ArenaConfig, Backend, Capability, Rejected, Remote, Source, Token, Write};
+use farm_core::fabric::{
+    ArenaConfig, Backend, Capability, Lease, Rejected, Remote, Source, Token, Write,
+};
 use farm_core::ids::{MachineId, WorkerId};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -16,6 +20,10 @@ fn id(number: u16) -> MachineId {
 }
 
 fn start(dir: &Path, number: u16) -> ShmMachine {
+    start_with(dir, number, None)
+}
+
+fn start_with(dir: &Path, number: u16, lease: Option<Duration>) -> ShmMachine {
     ShmMachine::start(ShmConfig {
         cluster: "faults".into(),
         run_dir: dir.join("run"),
@@ -24,7 +32,7 @@ fn start(dir: &Path, number: u16) -> ShmMachine {
         machine: id(number),
         workers: 1,
         digest: 1,
-        lease: None,
+        lease,
     })
     .expect("the machine starts")
 }
@@ -87,4 +95,43 @@ fn notifying_a_worker_that_the_peer_does_not_have_is_rejected() {
         .expect("the peer has this worker");
     endpoint.flush();
     assert_eq!(load(), 7);
+}
+
+/// Machine 2 gives no signs of life, as if it were stopped. It is evicted, and machine 1 is not.
+#[test]
+fn the_lease_of_a_silent_peer_expires_and_its_start_is_evicted() {
+    let dir = tempfile::tempdir().unwrap();
+    let lease = Some(Duration::from_millis(100));
+    let mut machines = [
+        start_with(dir.path(), 1, lease),
+        start_with(dir.path(), 2, None),
+    ];
+    meet(&mut machines, &[id(1), id(2)], &[]);
+    let arena = ArenaConfig::for_reads(4, 512);
+    let endpoint = |machine: &ShmMachine| machine.endpoint(WorkerId::FIRST, &arena, 8);
+    let (mut one, two) = (endpoint(&machines[0]), endpoint(&machines[1]));
+    let began = std::time::Instant::now();
+    let expired = loop {
+        if let Some(lease) = one.take_lease() {
+            break lease;
+        }
+        assert!(began.elapsed() < TIMEOUT, "no lease expires");
+        std::thread::yield_now();
+    };
+    let boot = machines[1].exporter().boot();
+    let expected = Lease {
+        machine: id(2),
+        boot,
+        has_expired: true,
+    };
+    assert_eq!(expired, expected);
+    let evictions = [one.eviction(), two.eviction()];
+    assert!(!one.evict(id(2), boot + 1), "another start is not evicted");
+    assert_eq!(
+        evictions.each_ref().map(|one| one.has_happened()),
+        [false; 2]
+    );
+    assert!(one.evict(id(2), boot));
+    let have_happened = evictions.each_ref().map(|one| one.has_happened());
+    assert_eq!(have_happened, [false, true]);
 }
