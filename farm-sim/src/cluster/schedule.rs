@@ -18,7 +18,7 @@ const DEEPEST: u32 = 3;
 /// Steps, and nanoseconds, after which a machine that is stopped goes on although the others have not gone on without it.
 const MOST_STALLED_STEPS: u64 = 100_000;
 const MOST_STALLED_NANOS: u64 = 5_000_000_000;
-/// After its eviction it is stopped for up to two to the power of this number of steps.
+/// After its eviction it is stopped for fewer steps than two to the power of this number.
 const DOUBLINGS_AFTER_EVICTION: u64 = 15;
 /// Maximum number of doublings of a pause.
 const PAUSE_DOUBLINGS: u32 = 10;
