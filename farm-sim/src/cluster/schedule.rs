@@ -254,11 +254,12 @@ impl Parts {
 
     /// Stops the processors of a machine until the others have gone on without it, in the middle of a turn of one of its workers.
     fn stall(&self, machine: &Machine) {
-        machine.paused_until.store(u64::MAX, Ordering::Relaxed);
+        let until = self.fabric.now() + MOST_STALLED_NANOS;
+        // If nothing else happens, time passes until then.
+        machine.paused_until.store(until.0, Ordering::Relaxed);
         self.fabric.change_lease(machine.id, true);
         let (mut left, mut is_evicted) = (MOST_STALLED_STEPS, false);
-        let began = self.fabric.now();
-        while left > 0 && self.fabric.now() - began < MOST_STALLED_NANOS {
+        while left > 0 && self.fabric.now() < until {
             if !is_evicted && self.fabric.is_evicted(machine.id) {
                 // The others go on for some time before it does.
                 is_evicted = true;
