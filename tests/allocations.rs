@@ -17,8 +17,8 @@ const TASKS: u64 = 8;
 const WARM_TASKS: u64 = 64;
 const WARM: u64 = 400;
 const COUNTED: u64 = 2000;
-/// Number of runs, of which one must allocate nothing.
-const RUNS: usize = 5;
+/// Maximum number of runs after which nothing is allocated any more.
+const MOST_WARM_UPS: usize = 5;
 
 /// Allocations for the task that reads the count of the other machine: its future and its waker.
 const OF_COUNTING: u64 = 2;
@@ -140,10 +140,10 @@ fn warm_tasks_allocate_nothing_and_take_no_lock() -> farm::Result<()> {
         println!("while it got warm, {what:?}: {allocated:?}");
     }
     for what in all {
-        // On a loaded host a buffer may still grow in a schedule that was not met before, but not each time.
-        let mut counts = (0..RUNS).map(|_| run(&cluster, table, what, TASKS, COUNTED));
-        let is_warm = counts.any(|allocated| allocated == [0, OF_COUNTING]);
-        assert!(is_warm, "{what:?} allocates each time");
+        // On a loaded host a buffer may still grow in a schedule that was not met before.
+        let run = || run(&cluster, table, what, TASKS, COUNTED);
+        let _ = (0..MOST_WARM_UPS).any(|_| run() == [0, OF_COUNTING]);
+        assert_eq!(run(), [0, OF_COUNTING], "{what:?}");
     }
     cluster.stop()
 }

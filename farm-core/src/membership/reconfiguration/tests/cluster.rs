@@ -537,12 +537,18 @@ impl Cluster {
     fn judge_halt(&mut self, halted: &super::super::Halted) {
         let newest = self.store.last().unwrap();
         for (id, machines) in &halted.regions {
-            let region = newest.region(*id).unwrap();
-            let full = region.replicas.iter().filter(|one| one.is_full());
-            let full: Vec<MachineId> = full.map(|one| one.machine).collect();
+            let full_in = |of: &Configuration| -> Option<Vec<MachineId>> {
+                let full = of.region(*id)?.replicas.iter().filter(|one| one.is_full());
+                Some(full.map(|one| one.machine).collect())
+            };
+            let full = full_in(newest).unwrap();
             // Another machine may have gone on without some of them since this one has read the configuration.
+            let is_stored = self
+                .store
+                .iter()
+                .any(|one| full_in(one).as_ref() == Some(machines));
             let named = full.iter().all(|one| machines.contains(one));
-            assert!(named, "{id}: {full:?}, not {machines:?}");
+            assert!(is_stored && named, "{id}: {full:?}, not {machines:?}");
             let had_data =
                 |one: &MachineId| self.full[id].contains(one) || !newest.has(self.process(*one));
             assert!(full.iter().all(had_data));
