@@ -112,9 +112,9 @@ impl Machines {
         numbers(&self.dir.reported(process))
     }
 
-    pub(crate) fn all_reported(&self) -> u64 {
-        let left = self.left().into_iter();
-        left.map(|id| self.reported(id).iter().sum::<u64>()).sum()
+    pub(crate) fn reported_by(&self, processes: &[u16]) -> u64 {
+        let sum = |id: &u16| self.reported(*id).iter().sum::<u64>();
+        processes.iter().map(sum).sum()
     }
 
     /// Waits until a process has reported a transfer.
@@ -129,9 +129,14 @@ impl Machines {
 
     /// Waits until the processes that are left have reported this number of further transfers.
     pub(crate) fn wait_for_transfers(&self, count: u64) {
-        let before = self.all_reported();
+        self.wait_for_transfers_of(&self.left(), count);
+    }
+
+    /// As [`Machines::wait_for_transfers`], for these processes.
+    pub(crate) fn wait_for_transfers_of(&self, processes: &[u16], count: u64) {
+        let before = self.reported_by(processes);
         wait_for("transfers", || {
-            (self.all_reported() >= before + count).then_some(())
+            (self.reported_by(processes) >= before + count).then_some(())
         });
     }
 

@@ -11,6 +11,8 @@ use crate::run::{LOOPS, MACHINES, PROGRAM, ROUNDS, wait_for};
 const LEASE_MS: u32 = 100;
 /// What a process says that finds out that the others have gone on without it.
 const WENT_ON: &str = "went on without machine";
+/// What a machine says that has no majority.
+const MINORITY: &str = "another part of the cluster may go on";
 
 impl Machines {
     fn signal(&self, process: u16, signal: Signal) {
@@ -23,36 +25,30 @@ impl Machines {
         log.is_some_and(|log| log.contains(text))
     }
 
-    fn reported_by(&self, processes: impl IntoIterator<Item = u16>) -> u64 {
-        let processes = processes.into_iter();
-        processes
-            .map(|id| self.reported(id).iter().sum::<u64>())
-            .sum()
-    }
-
-    /// Waits until processes have reported this number of further transfers.
-    fn wait_for_transfers_of(&self, processes: &[u16], count: u64) {
-        let sum = || self.reported_by(processes.iter().copied());
-        let before = sum();
-        wait_for("transfers", || (sum() >= before + count).then_some(()));
+    /// Waits until a process has logged this.
+    fn wait_for_log(&self, process: u16, text: &str) {
+        wait_for(text, || self.log_has(process, text).then_some(()));
     }
 
     /// Returns whether a process that was stopped goes on, or ends.
     fn goes_on(&mut self, process: u16) -> bool {
-        let before = self.reported_by([process]);
-        let dir = &self.dir;
+        let (before, dir) = (self.reported_by(&[process]), &self.dir);
         let child = self.children[usize::from(process) - 1].as_mut().unwrap();
-        wait_for("a process that was stopped", || {
+        let goes_on = wait_for("a process that was stopped", || {
             let reported: u64 = numbers(&dir.reported(process)).iter().sum();
             let goes_on = reported > before + 100;
             let ended = child.try_wait().unwrap().is_some();
             (goes_on || ended).then_some(!ended)
-        })
+        });
+        if !goes_on {
+            self.children[usize::from(process) - 1] = None;
+        }
+        goes_on
     }
 
     /// Lets a process that was evicted while it was stopped go on: it reports nothing more, says why, and ends.
     fn end_evicted(&mut self, process: u16) {
-        let before = self.reported_by([process]);
+        let before = self.reported_by(&[process]);
         self.signal(process, Signal::CONT);
         let mut child = self.children[usize::from(process) - 1].take().unwrap();
         let status = wait_for("the end of a process that was evicted", || {
@@ -62,7 +58,7 @@ impl Machines {
         assert!(self.log_has(process, WENT_ON));
         // A loop may have been stopped after its transfer was reported to it, and before it wrote that.
         let most = before + LOOPS as u64;
-        let after = self.reported_by([process]);
+        let after = self.reported_by(&[process]);
         assert!((before..=most).contains(&after), "{before}, then {after}");
     }
 }
@@ -76,11 +72,7 @@ fn the_others_go_on_when_a_machine_is_stopped() {
         machines.wait_for_transfers(500);
         machines.signal(stopped, Signal::STOP);
         let others: Vec<u16> = (1..=MACHINES).filter(|one| *one != stopped).collect();
-        wait_for("the eviction", || {
-            machines
-                .log_has(others[0], "the cluster goes on with")
-                .then_some(())
-        });
+        machines.wait_for_log(others[0], "the cluster goes on with");
         machines.wait_for_transfers_of(&others, 500);
         machines.end_evicted(stopped);
         let next = machines.start_again(stopped);
@@ -128,7 +120,6 @@ fn machines_go_on_at_any_moment_of_their_eviction() {
             }
             evicted += 1;
             assert!(machines.log_has(process, WENT_ON));
-            machines.children[usize::from(process) - 1] = None;
             *last = machines.start_again(machine);
             machines.wait_for_first(*last);
             machines.wait_until_full(2);
@@ -149,11 +140,7 @@ fn a_minority_waits_for_machines_that_are_stopped() {
         for process in &stopped {
             machines.signal(*process, Signal::STOP);
         }
-        wait_for("the minority to wait", || {
-            machines
-                .log_has(left, "another part of the cluster may go on")
-                .then_some(())
-        });
+        machines.wait_for_log(left, MINORITY);
         for process in &stopped {
             machines.signal(*process, Signal::CONT);
         }
@@ -171,11 +158,7 @@ fn a_machine_is_killed_while_another_one_is_stopped() {
         machines.wait_for_transfers(200);
         machines.signal(stopped, Signal::STOP);
         machines.kill(killed);
-        wait_for("the minority to wait", || {
-            machines
-                .log_has(left, "another part of the cluster may go on")
-                .then_some(())
-        });
+        machines.wait_for_log(left, MINORITY);
         machines.signal(stopped, Signal::CONT);
         machines.wait_for_transfers_of(&[stopped], 100);
         machines.wait_for_transfers_of(&[left], 100);

@@ -64,8 +64,7 @@ impl Begun {
     pub(super) fn kill(&self, machines: &mut Machines, index: usize) -> Result<Duration> {
         let mut machine = machines.all[index].take().context("it was killed before")?;
         let signal = self.elapsed();
-        machine.child.kill()?;
-        machine.child.wait()?;
+        machine.kill()?;
         Ok(signal)
     }
 
@@ -122,11 +121,8 @@ impl Machines {
 
     /// Ends the machines that are stopped.
     pub(super) fn end_stopped(&mut self) -> Result<()> {
-        for mut machine in self.stopped.drain(..) {
-            machine.child.kill()?;
-            machine.child.wait()?;
-        }
-        Ok(())
+        let mut stopped = self.stopped.drain(..);
+        stopped.try_for_each(|mut machine| machine.kill())
     }
 
     fn left(&mut self) -> impl Iterator<Item = &mut Machine> {
@@ -234,7 +230,7 @@ impl Machines {
 
 impl Drop for Machines {
     fn drop(&mut self) {
-        // There is nobody to whom a failure could be reported.
+        // A failure cannot be reported here.
         let _ = self.end_stopped();
         // A machine stops when its standard input is closed. Closes all of them before it waits for the first one, so that all stop in
         // order, and remove their files.
@@ -244,8 +240,7 @@ impl Drop for Machines {
         for machine in self.left() {
             // The end of its output is the end of the process.
             while machine.news.recv_timeout(PATIENCE).is_ok() {}
-            let _ = machine.child.kill();
-            let _ = machine.child.wait();
+            let _ = machine.kill();
         }
         // `farm clean` removes what stays.
         let _ = forget_kept(&self.config);
@@ -262,6 +257,12 @@ impl Drop for Machines {
 }
 
 impl Machine {
+    fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     fn start(id: MachineId, task: &Task) -> Result<Self> {
         let program = std::env::current_exe().context("cannot determine this program's path")?;
         let mut child = Command::new(program)

@@ -46,6 +46,13 @@ pub struct LossOptions {
     pub ballast: u64,
 }
 
+impl LossOptions {
+    /// Returns the time of a lease in milliseconds, if machines are stopped.
+    fn stopped_lease_ms(&self, config: &Config) -> Option<u32> {
+        self.stops.then_some(config.durability.lease_ms)
+    }
+}
+
 /// Kills machines of clusters of a configuration, whose processes find it, and their store, in the directory `dir`.
 ///
 /// # Errors
@@ -94,7 +101,7 @@ pub fn run(
             machine,
             killed,
             (&pause, returned),
-            (&curve, options.stops),
+            (&curve, options.stopped_lease_ms(config)),
         ));
     }
     Ok(LossReport::new(config, options, kills))

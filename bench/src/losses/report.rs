@@ -12,10 +12,8 @@ use super::curve::{Curve, Latency, Pause};
 use crate::report::{Figure, Measured};
 use crate::text::grouped;
 
-/// The part of a curve that is in results, in milliseconds from the signal.
+/// The part of a curve that is in results, in milliseconds from the signal. If machines are stopped, a lease longer.
 const SHOWN_MS: [i64; 2] = [-100, 400];
-/// The same, if machines are stopped.
-const SHOWN_OF_STOPS_MS: [i64; 2] = [-100, 900];
 
 /// What was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -106,13 +104,11 @@ impl Kill {
         machine: MachineId,
         killed: Killed,
         (pause, returned): (&Pause, Option<Returned>),
-        (curve, stops): (&Curve, bool),
+        (curve, stopped_lease_ms): (&Curve, Option<u32>),
     ) -> Self {
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        let shown = match stops {
-            true => SHOWN_OF_STOPS_MS,
-            false => SHOWN_MS,
-        };
+        let [from, to] = SHOWN_MS;
+        let lease = stopped_lease_ms.map_or(0, i64::from);
         Self {
             machine: machine.get(),
             killed,
@@ -120,7 +116,7 @@ impl Kill {
             without_commit_ms: ms(pause.without_commit),
             before_per_s: pause.before_per_s,
             after_per_s: pause.after_per_s,
-            per_s: curve.around_signal(shown[0], shown[1]),
+            per_s: curve.around_signal(from, to + lease),
             returned,
         }
     }
@@ -184,7 +180,7 @@ impl LossReport {
             machines: config.machines.len(),
             copies: config.replicas(),
             in_flight: options.in_flight,
-            stopped_lease_ms: options.stops.then_some(config.durability.lease_ms),
+            stopped_lease_ms: options.stopped_lease_ms(config),
             after_s: options.after.as_secs_f64(),
             without_service: Killed::ALL.into_iter().filter_map(times).collect(),
             kills,

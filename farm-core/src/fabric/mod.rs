@@ -231,7 +231,7 @@ pub enum Departure {
     Lost,
 }
 
-/// A change of what is known about a peer to which this machine is connected.
+/// A change of the lease of a peer to which this machine is connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// The peer.

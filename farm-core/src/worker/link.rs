@@ -114,8 +114,6 @@ impl Worker {
             self.on_departed(machine, how);
             self.complete_if_joined();
         }
-        self.notice_leases();
-        self.is_evicted();
     }
 
     /// Handles what the end of a connection means for the cluster.

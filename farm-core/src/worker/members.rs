@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Cont, Worker};
-use crate::fabric::{Departure, Lease};
+use crate::fabric::Departure;
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::membership::configuration::{Configuration, Process};
 use crate::membership::manager::Manager;
@@ -66,20 +66,20 @@ pub struct MembershipHook {
 /// What a worker knows of changes of the configuration.
 #[derive(Default)]
 pub(super) struct Members {
-    driver: Option<Box<Driver>>,
+    pub(super) driver: Option<Box<Driver>>,
     hooks: Vec<MembershipHook>,
 }
 
 /// The part of the machine in changes of the configuration, on its first worker.
-struct Driver {
-    value: Reconfiguration,
+pub(super) struct Driver {
+    pub(super) value: Reconfiguration,
     store: Box<dyn ConfigAccess>,
     /// The configuration that is being applied, and the number of own workers that have not.
     applying: Option<(u64, usize)>,
     /// Number of requests to the store that are not answered.
     asked: usize,
     /// Processes that may run although their connections have ended.
-    may_live: BTreeSet<Process>,
+    pub(super) may_live: BTreeSet<Process>,
     /// Whether the timer of the next look is set.
     looks: bool,
     /// Time of the last event.
@@ -350,74 +350,6 @@ impl Worker {
             self.drive(Reconfiguration::on_timeout);
         }
         self.look_soon();
-    }
-
-    /// Evicts the processes that the newest configuration is without, and that may run.
-    fn evict(&mut self) {
-        let Some(driver) = &mut self.members.driver else {
-            return;
-        };
-        let (value, endpoint) = (&driver.value, &self.endpoint);
-        let is_evicted =
-            |one: &Process| value.has_evicted(*one) && endpoint.evict(one.machine, one.boot);
-        let evicted = driver.may_live.extract_if(.., |one| is_evicted(one));
-        for process in evicted.collect::<Vec<_>>() {
-            marks::mark("membership: a process that may run is evicted");
-            self.drive(|value, out| value.evicted(process, out));
-        }
-    }
-
-    /// Handles what the fabric finds out about leases.
-    pub(super) fn notice_leases(&mut self) {
-        if self.members.driver.is_none() {
-            return;
-        }
-        while let Some(lease) = self.endpoint.take_lease() {
-            let Lease {
-                machine,
-                boot,
-                has_expired,
-            } = lease;
-            match has_expired {
-                true => {
-                    tracing::warn!(%machine, "a machine does not answer: its lease has expired")
-                }
-                false => tracing::info!(%machine, "a machine answers again"),
-            }
-            let process = Process { machine, boot };
-            self.drive(|value, out| value.on_lease(process, has_expired, out));
-        }
-    }
-
-    /// Returns whether other machines go on without this process: it must report nothing of what it has found out, and stops.
-    #[inline]
-    pub fn is_evicted(&mut self) -> bool {
-        let is_evicted = self.eviction.has_happened() && !mutants::is_on("evicted machine reports");
-        if is_evicted {
-            self.stop_evicted();
-        }
-        is_evicted
-    }
-
-    /// As [`Worker::is_evicted`], before the outcome of what this worker has written is reported.
-    #[inline]
-    pub fn is_evicted_after_writes(&mut self) -> bool {
-        let is_evicted =
-            self.eviction.has_happened_after_stores() && !mutants::is_on("evicted machine reports");
-        if is_evicted {
-            self.stop_evicted();
-        }
-        is_evicted
-    }
-
-    #[cold]
-    fn stop_evicted(&mut self) {
-        marks::mark("membership: a machine finds that it is evicted");
-        self.control.end_evicted(format!(
-            "the other machines went on without machine {}, which they took for lost because it had not answered for the time of its \
-             lease (durability.lease_ms): it was stopped, or the host is overloaded; start it again",
-            self.me.machine
-        ));
     }
 
     fn next_answer(&mut self) -> Option<Access> {

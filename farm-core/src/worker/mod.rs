@@ -14,6 +14,7 @@ mod idle;
 mod inbox;
 mod join;
 mod layers;
+mod leases;
 mod leave;
 mod link;
 mod log;

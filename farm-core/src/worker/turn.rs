@@ -40,6 +40,8 @@ impl Worker {
         busy |= self.run_deferred();
         self.endpoint.flush();
         self.notice_departures();
+        self.notice_leases();
+        self.is_evicted();
         // A departure may have failed reads. The next turn calls their continuations.
         busy || !self.failed_reads.is_empty()
     }

@@ -2,7 +2,7 @@
 //! the counts of its peers. A peer whose count does not change for the time of a lease has stopped, or is very slow. That is no proof that
 //! it has ended: before others take its place, they [evict](crate::fabric::Eviction) it.
 //!
-//! A thread that was not scheduled in time itself suspects nobody for this time: if the whole host pauses, nobody is suspected.
+//! A look that was itself late does not count against a peer: after a pause of the whole host no lease has expired.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_was_late_suspects_nobody_for_this_time() {
+    fn a_late_look_does_not_count() {
         let (mut leases, mut now) = (leases(), 0);
         looks(&mut leases, &mut now, LOOKS, 5);
         // The whole host was stopped for a minute.

@@ -90,9 +90,10 @@ impl ShmMachine {
         }
         remove_all_stale_files(&config.memory_dir);
         let machine = config.machine;
-        match Self::listen(config, names.clone()) {
-            Ok((shared, listener, alive)) => Ok(Self {
-                _lease: lease_thread(&shared)?,
+        let listened = Self::listen(config, names.clone());
+        match listened.and_then(|parts| Ok((lease_thread(&parts.0)?, parts))) {
+            Ok((lease, (shared, listener, alive))) => Ok(Self {
+                _lease: lease,
                 shared,
                 listener,
                 door: None,

@@ -26,22 +26,13 @@ pub(super) struct Doorbells(Memory);
 impl Doorbells {
     /// Bytes of the first file of a start.
     pub(super) const fn bytes_of_first_file(workers: usize) -> usize {
-        SIGNS_BYTES + Self::bytes(workers)
+        SIGNS_BYTES + workers * LINE_BYTES
     }
 
     /// Returns the flags in the first file of a start: they follow its [signs of life](super::signs::Signs).
     pub(super) fn in_first_file(memory: &Memory) -> Self {
         let bytes = memory.len() - SIGNS_BYTES;
         Self(memory.window(SIGNS_BYTES, bytes))
-    }
-
-    const fn bytes(workers: usize) -> usize {
-        workers * LINE_BYTES
-    }
-
-    #[cfg(test)]
-    fn new(memory: Memory) -> Self {
-        Self(memory)
     }
 
     fn at(worker: WorkerId) -> usize {
@@ -131,6 +122,10 @@ impl Doorbells {
 mod tests {
     use super::*;
 
+    fn bells(workers: usize) -> Doorbells {
+        Doorbells::in_first_file(&Memory::anonymous(Doorbells::bytes_of_first_file(workers)))
+    }
+
     fn worker(number: u16) -> WorkerId {
         WorkerId::new(number).unwrap()
     }
@@ -139,7 +134,7 @@ mod tests {
     /// changed flag.
     #[test]
     fn a_ring_before_the_wait_ends_it_at_once() {
-        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(2)));
+        let bells = bells(2);
         let worker = worker(1);
         bells.arm(worker);
         assert!(bells.ring(worker));
@@ -149,7 +144,7 @@ mod tests {
 
     #[test]
     fn a_quiet_wait_times_out() {
-        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(1)));
+        let bells = bells(1);
         bells.arm(worker(0));
         assert_eq!(
             bells.wait(worker(0), Duration::from_millis(1)),
@@ -160,7 +155,7 @@ mod tests {
     /// A timeout that the system cannot represent is a long sleep, not an immediate return.
     #[test]
     fn a_wait_without_end_sleeps_until_rung() {
-        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(1)));
+        let bells = bells(1);
         bells.arm(worker(0));
         let before = Clock::Host.now();
         let (done, is_done) = std::sync::mpsc::channel::<()>();
@@ -182,7 +177,7 @@ mod tests {
     /// were over.
     #[test]
     fn a_late_wake_does_not_end_the_next_sleep() {
-        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(1)));
+        let bells = bells(1);
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while bells.wake(worker(0)) == 0 {
@@ -202,7 +197,7 @@ mod tests {
     #[test]
     fn no_wake_up_is_lost_in_a_long_exchange() {
         const ROUNDS: u64 = 20_000;
-        let bells = Doorbells::new(Memory::anonymous(Doorbells::bytes(2)));
+        let bells = bells(2);
         let ball = Memory::anonymous(64);
         std::thread::scope(|scope| {
             for player in 0..2u64 {

@@ -240,7 +240,7 @@ impl Shared {
         self.wake_all();
     }
 
-    /// Tells the workers what has changed with leases of peers, unless one of them takes such a change right now.
+    /// Moves changes of leases to where workers take them. If a worker holds the lock, they stay for the next call.
     pub(super) fn leases_changed(&self, changes: &mut VecDeque<Lease>) {
         if changes.is_empty() {
             return;

@@ -229,33 +229,30 @@ impl Reconfiguration {
 
     /// Handles the outcome of storing a configuration.
     pub fn on_stored(&mut self, next: &Configuration, stored: Stored, out: &mut Vec<Action>) {
-        let is_current = match &self.leading {
-            Some(Leading::Storing(storing)) => **storing == *next,
-            _ => false,
-        };
         if self.ended {
             return;
         }
-        if !is_current {
-            // This machine has given up the attempt, for another configuration that came first. But the store has this one now, and
-            // nobody else tells the others.
-            let is_unknown = next.version.id > self.known().version.id;
-            if self.leading.is_none() && stored == Stored::Won && is_unknown {
-                marks::mark(
-                    "membership: a configuration is stored by a machine that had given way",
-                );
-                self.lead(out);
-            }
-            return;
-        }
-        let next = Arc::new(next.clone());
+        let storing = match &self.leading {
+            Some(Leading::Storing(storing)) if **storing == *next => storing.clone(),
+            _ => return self.on_stored_late(next, &stored, out),
+        };
         match stored {
             Stored::Lost if !mutants::is_on("blind store write") => {
                 marks::mark("membership: another change came first");
                 self.lead(out);
             }
-            Stored::Won | Stored::Lost => self.tell_all(next, out),
+            Stored::Won | Stored::Lost => self.tell_all(storing, out),
             Stored::Failed(why) => self.block(Blocked::Store(why), out),
+        }
+    }
+
+    /// Handles the outcome of storing a configuration for which this machine had given up the attempt. If the store has it now, the members
+    /// hear of it only from this machine.
+    fn on_stored_late(&mut self, next: &Configuration, stored: &Stored, out: &mut Vec<Action>) {
+        let is_unknown = next.version.id > self.known().version.id;
+        if self.leading.is_none() && *stored == Stored::Won && is_unknown {
+            marks::mark("membership: a configuration is stored by a machine that had given way");
+            self.lead(out);
         }
     }
 
