@@ -2,8 +2,11 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
+use std::time::Duration;
 
 use farm::farm_core::ids::Address;
+use farm::farm_core::worker::Cont;
+use farm::farm_txn::TxError;
 use farm::prelude::*;
 
 use crate::run::{ACCOUNTS, CHILD, Dir, EACH, KEYS, LOOPS, wait_for};
@@ -73,6 +76,28 @@ async fn puts(farm: Farm, dir: &Dir, table: Table<u64, u64>, (first, reported): 
     }
 }
 
+/// Keeps the last worker from its next turn when the run asks for it, until it says that this is enough.
+fn hang_when_asked(farm: &Farm, dir: &Dir, id: u16) {
+    let asked = || dir.path(&format!("hang-{id}")).exists();
+    while !asked() {
+        if dir.path("enough").exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let go_on = dir.path(&format!("go-on-{id}"));
+    let hangs = farm.handles().last().unwrap().operation(
+        move |worker, cont: Cont<std::result::Result<(), TxError>>| {
+            wait_for("the end of a worker that hangs", || {
+                go_on.exists().then_some(())
+            });
+            cont.resume(worker, Ok(()));
+        },
+    );
+    // The machine was evicted.
+    let _ = pollster::block_on(hangs);
+}
+
 /// Not a test, unless it is started as the program of a machine by the tests below.
 #[test]
 fn a_machine() {
@@ -120,6 +145,7 @@ fn a_machine() {
     let put = File::create(dir.put(id)).unwrap();
     let table = cluster.create_table::<u64, u64>("numbers", 1000).unwrap();
     std::thread::scope(|scope| {
+        scope.spawn(|| hang_when_asked(&cluster.farm(), &dir, id));
         let put = (u64::from(id) * KEYS, &put);
         let (dir, farm) = (&dir, cluster.farm());
         scope.spawn(move || pollster::block_on(puts(farm, dir, table, put)));

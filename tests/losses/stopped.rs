@@ -82,6 +82,26 @@ fn the_others_go_on_when_a_machine_is_stopped() {
     }
 }
 
+/// A worker of a machine does not go on: nothing else is wrong with the machine, but the others would wait for it. They go on without it.
+#[test]
+fn the_others_go_on_when_a_worker_hangs() {
+    for hung in [2, 1] {
+        let mut machines =
+            Machines::start_with_leases(&format!("hangs-{hung}"), 2, MACHINES, LEASE_MS);
+        machines.wait_for_transfers(500);
+        machines.dir.write(&format!("hang-{hung}"), "");
+        machines.wait_for_log(hung, "a worker hangs");
+        let others: Vec<u16> = (1..=MACHINES).filter(|one| *one != hung).collect();
+        machines.wait_for_log(others[0], "the cluster goes on with");
+        machines.wait_for_transfers_of(&others, 500);
+        machines.dir.write(&format!("go-on-{hung}"), "");
+        machines.end_evicted(hung);
+        let next = machines.start_again(hung);
+        machines.wait_for_first(next);
+        machines.judge();
+    }
+}
+
 /// Machines that are stopped for less than a lease stay.
 #[test]
 fn a_machine_that_is_stopped_for_a_short_time_stays() {

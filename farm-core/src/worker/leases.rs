@@ -71,7 +71,7 @@ impl Worker {
         marks::mark("membership: a machine finds that it is evicted");
         self.control.end_evicted(format!(
             "the other machines went on without machine {}, which they took for lost because it had not answered for the time of its \
-             lease (durability.lease_ms): it was stopped, or the host is overloaded; start it again",
+             lease (durability.lease_ms): it was stopped, one of its workers hung, or the host is overloaded; start it again",
             self.me.machine
         ));
     }

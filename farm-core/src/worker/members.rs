@@ -9,15 +9,17 @@
 //! 3. When all machines have reported it, the manager records it in the configuration, and the layers forget what they kept
 //!    ([`MembershipHook::forget`]).
 
+mod apply;
+mod recovered;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Cont, Worker};
 use crate::fabric::Departure;
-use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::ids::{MachineId, WorkerRef};
 use crate::membership::configuration::{Configuration, Process};
-use crate::membership::manager::Manager;
 use crate::membership::reconfiguration::{Action, Message, Probed, Reconfiguration};
 use crate::membership::writer::{Access, ConfigAccess};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
@@ -408,220 +410,6 @@ impl Worker {
                 );
                 self.distrust(from.machine, why);
             }
-        }
-    }
-
-    /// Begins to apply a configuration on all workers of this machine.
-    fn begin_to_apply(&mut self, configuration: Arc<Configuration>) {
-        let id = configuration.version.id;
-        tracing::info!(configuration = %configuration.version, "applying another configuration");
-        if let Some(driver) = &mut self.members.driver {
-            // The end of these is awaited, also of one to which this machine was never connected.
-            driver.may_live.extend(&configuration.expiring);
-        }
-        self.store.apply(configuration);
-        if let Some(manager) = &mut self.recorder.manager {
-            manager.fall_behind();
-        }
-        self.extending.give_up();
-        let others = self.other_own_workers();
-        if let Some(driver) = &mut self.members.driver {
-            driver.applying = Some((id, others.len() + 1));
-        }
-        for worker in others {
-            self.send_long(worker, APPLY, id.to_le_bytes().into());
-        }
-        self.apply_soon(id);
-    }
-
-    /// Applies a configuration on this worker, from the event loop: rings that are being polled must not go away meanwhile, and the
-    /// value must not be asked while it gives actions.
-    fn apply_soon(&mut self, id: u64) {
-        let apply = |worker: &mut Worker, id: u64, ()| worker.apply_here(id);
-        self.defer(Cont::new(apply, id));
-    }
-
-    /// Begins with the configuration that the store has applied, whose machines go on with what their earlier processes have kept. To be
-    /// called on each worker, before its first turn.
-    ///
-    /// # Panics
-    /// If the store has applied none.
-    pub fn resume(&mut self) {
-        let configuration = self.store.applied();
-        let configuration = configuration.expect("the store has applied the configuration");
-        for hook in 0..self.members.hooks.len() {
-            (self.members.hooks[hook].apply)(self, &configuration);
-        }
-        self.freeze_logs();
-        self.pause_filling();
-        marks::mark("membership: a worker goes on after all machines had ended");
-        self.commit_soon(configuration.version.id);
-    }
-
-    /// Applies a configuration on this worker, unless a later one follows.
-    fn apply_here(&mut self, id: u64) {
-        let Some(configuration) = self.store.applied_as(id) else {
-            return;
-        };
-        let is_member = |machine: MachineId| configuration.member(machine).is_some();
-        // A process that is no member, and was none, joins.
-        let has_left = |one: &Process| configuration.expiring.contains(one);
-        let machines = self.machines().iter().map(|machine| machine.0);
-        let linked = machines.filter(|machine| self.is_linked_to(*machine));
-        let linked = linked.map(|machine| self.connected_process(machine));
-        for left in linked.filter(has_left).collect::<Vec<_>>() {
-            self.endpoint.close_start(left.machine, left.boot);
-            self.unlink(left.machine);
-        }
-        self.regions.forget(is_member);
-        self.membership.apply(&configuration);
-        self.reconsider_regions(&configuration);
-        for hook in 0..self.members.hooks.len() {
-            (self.members.hooks[hook].apply)(self, &configuration);
-        }
-        self.freeze_logs();
-        self.pause_filling();
-        self.link_unlinked();
-        marks::mark("membership: a worker has applied a configuration");
-        match self.me.worker == WorkerId::FIRST {
-            true => self.on_applied_by_one(id),
-            false => self.send_long(
-                WorkerRef::first_of(self.me.machine),
-                APPLIED,
-                id.to_le_bytes().into(),
-            ),
-        }
-    }
-
-    fn on_applied_by_one(&mut self, id: u64) {
-        let Some(driver) = &mut self.members.driver else {
-            return;
-        };
-        let Some((_, left)) = driver.applying.as_mut().filter(|one| one.0 == id) else {
-            return;
-        };
-        *left -= 1;
-        if *left == 0 {
-            driver.applying = None;
-            self.drive(|value, out| value.on_applied(id, out));
-        }
-    }
-
-    /// Begins to serve a configuration that is in effect.
-    fn begin_to_serve(&mut self, configuration: &Arc<Configuration>) {
-        let id = configuration.version.id;
-        tracing::warn!(
-            configuration = %configuration.version,
-            "the cluster goes on with {} of {} machines",
-            configuration.running().count(),
-            self.machines().len()
-        );
-        self.manage_next(configuration);
-        let is_new = self.store.is_used() && !self.store.map().is_complete();
-        if is_new && configuration.stores(self.me.machine) {
-            self.complete_join();
-        }
-        for worker in self.other_own_workers() {
-            self.send_long(worker, COMMIT, id.to_le_bytes().into());
-        }
-        self.commit_soon(id);
-    }
-
-    /// After [`Worker::apply_soon`] of the same configuration.
-    fn commit_soon(&mut self, id: u64) {
-        let commit = |worker: &mut Worker, id: u64, ()| worker.commit_here(id);
-        self.defer(Cont::new(commit, id));
-    }
-
-    fn commit_here(&mut self, id: u64) {
-        let Some(configuration) = self.store.applied_as(id) else {
-            return;
-        };
-        for hook in 0..self.members.hooks.len() {
-            (self.members.hooks[hook].commit)(self, &configuration);
-        }
-    }
-
-    /// Begins, continues or ends to run the manager, as a configuration says.
-    fn manage_next(&mut self, configuration: &Configuration) {
-        if configuration.manager != self.me.machine {
-            self.recorder.manager = None;
-            return;
-        }
-        if let Some(manager) = &mut self.recorder.manager {
-            return manager.rebase(configuration.clone());
-        }
-        let Some(driver) = &self.members.driver else {
-            return;
-        };
-        match driver.store.writer() {
-            Ok(writer) => {
-                let manager = Manager::new(configuration.clone(), writer).among_others();
-                self.recorder
-                    .set_manager(Box::new(manager), self.messaging.max_body());
-            }
-            Err(why) => self.control.fail(format!(
-                "this machine cannot manage the configuration: {why}"
-            )),
-        }
-    }
-
-    /// Reports that this machine has recovered in the configuration with this number. To be called on the first worker.
-    pub fn report_recovered(&mut self, id: u64) {
-        let manager = self.membership.manager();
-        self.send_long(
-            WorkerRef::first_of(manager),
-            RECOVERED,
-            id.to_le_bytes().into(),
-        );
-    }
-
-    fn handle_recovered(&mut self, from: WorkerRef, body: &[u8]) {
-        let Some(id) = self.number(from, body) else {
-            return;
-        };
-        let Some(driver) = &mut self.members.driver else {
-            return;
-        };
-        let configuration = driver.value.current().clone();
-        if configuration.version.id != id || configuration.manager != self.me.machine {
-            return;
-        }
-        if driver.recovered.0 != id {
-            driver.recovered = (id, BTreeSet::new());
-        }
-        driver.recovered.1.insert(from.machine);
-        let mut members = configuration.running();
-        if !members.all(|member| driver.recovered.1.contains(&member.machine)) {
-            return;
-        }
-        tracing::info!(configuration = %configuration.version, "all machines have recovered");
-        if let Some(manager) = &mut self.recorder.manager {
-            manager.record_recovered(id);
-        }
-        self.manage_soon();
-        for member in configuration.running() {
-            self.send_long(
-                WorkerRef::first_of(member.machine),
-                ALL_RECOVERED,
-                body.into(),
-            );
-        }
-    }
-
-    fn handle_all_recovered(&mut self, from: WorkerRef, body: &[u8]) {
-        let Some(id) = self.number(from, body) else {
-            return;
-        };
-        if let Some(driver) = &mut self.members.driver {
-            driver.all_recovered = driver.all_recovered.max(id);
-        }
-        for hook in 0..self.members.hooks.len() {
-            (self.members.hooks[hook].forget)(self, id);
-        }
-        if let Some(configuration) = self.store.applied_as(id) {
-            self.fill_replicas(&configuration);
-            self.adopt_regions();
         }
     }
 

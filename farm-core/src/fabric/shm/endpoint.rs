@@ -273,6 +273,12 @@ impl ShmEndpoint {
     }
 }
 
+impl Drop for ShmEndpoint {
+    fn drop(&mut self) {
+        self.shared.turns.end(self.worker);
+    }
+}
+
 impl Backend for ShmEndpoint {
     fn capabilities(&self) -> &Capabilities {
         &self.capabilities
@@ -451,6 +457,7 @@ impl Backend for ShmEndpoint {
 
     #[inline]
     fn flush(&mut self) {
+        self.shared.turns.count(self.worker);
         if self.notify.is_empty() {
             return;
         }

@@ -2,6 +2,8 @@
 //! the counts of its peers. A peer whose count does not change for the time of a lease has stopped, or is very slow. That is no proof that
 //! it has ended: before others take its place, they [evict](crate::fabric::Eviction) it.
 //!
+//! A machine with a worker that [hangs](super::turns) gives no sign of life either.
+//!
 //! A look that was itself late does not count against a peer: after a pause of the whole host no lease has expired.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -11,8 +13,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::shared::{PeerState, Shared};
+use super::turns::Watch;
 use crate::fabric::Lease;
-use crate::ids::MachineId;
+use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::time::{Clock, Nanos};
 
 /// Number of looks in the time of a lease.
@@ -111,9 +114,15 @@ impl Drop for LeaseThread {
 
 fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
     let (mut leases, eviction) = (Leases::new(lease), shared.signs.eviction());
-    let mut changes = VecDeque::new();
+    let (mut changes, mut watch, mut hangs) = (VecDeque::new(), Watch::new(LOOKS), None);
     while !ends.load(Ordering::Acquire) {
-        shared.signs.give();
+        let hung = watch.look(&shared.turns, &shared.doorbells);
+        if hung != std::mem::replace(&mut hangs, hung) {
+            say_whether_it_hangs(shared, hung);
+        }
+        if hung.is_none() {
+            shared.signs.give();
+        }
         if eviction.has_happened() {
             // The workers may sleep.
             shared.wake_all();
@@ -124,6 +133,18 @@ fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
         }
         shared.leases_changed(&mut changes);
         std::thread::park_timeout(leases.period);
+    }
+}
+
+fn say_whether_it_hangs(shared: &Shared, hung: Option<WorkerId>) {
+    let machine = shared.config.machine;
+    match hung.map(|worker| WorkerRef::new(machine, worker)) {
+        Some(worker) => tracing::error!(
+            %worker,
+            "a worker hangs: a continuation or a handler does not return. This machine gives no more signs of life, so that the other \
+             machines go on without it"
+        ),
+        None => tracing::warn!("all workers of this machine go on"),
     }
 }
 

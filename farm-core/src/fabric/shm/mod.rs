@@ -33,6 +33,7 @@ mod pending;
 mod shared;
 mod signs;
 mod stale_files;
+mod turns;
 
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;

@@ -50,6 +50,11 @@ impl Doorbells {
         fence(Ordering::SeqCst);
     }
 
+    /// Returns whether the worker sleeps, or is about to.
+    pub(super) fn is_parked(&self, worker: WorkerId) -> bool {
+        self.0.load(Self::at(worker), Ordering::Relaxed) == PARKED
+    }
+
     pub(super) fn disarm(&self, worker: WorkerId) {
         self.0.store(Self::at(worker), AWAKE, Ordering::SeqCst);
     }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::files::Names;
 use super::park::Doorbells;
 use super::signs::Signs;
+use super::turns::Turns;
 use crate::fabric::handshake::Begins;
 use crate::fabric::{Capability, Departed, Departure, ImportError, Lease};
 use crate::ids::{MachineId, WorkerId};
@@ -104,6 +105,7 @@ pub(super) struct Shared {
     pub(super) next_key: AtomicU64,
     pub(super) doorbells: Doorbells,
     pub(super) signs: Signs,
+    pub(super) turns: Turns,
     pub(super) doorbell_capability: Capability,
     /// What has changed with leases of peers, and no worker has taken.
     leases: Mutex<VecDeque<Lease>>,
@@ -130,6 +132,7 @@ impl Shared {
         (first, doorbell_capability): (&Memory, Capability),
     ) -> Self {
         Self {
+            turns: Turns::new(config.workers),
             config,
             names,
             boot,
