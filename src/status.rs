@@ -53,8 +53,42 @@ pub struct MachineStatus {
     /// are added.
     #[serde(default)]
     pub names: Vec<NameStatus>,
+    /// What the machine knows of the configuration, in a cluster that survives the loss of a machine.
+    #[serde(default)]
+    pub members: Option<MembersStatus>,
+    /// Copies of regions that its workers fill now.
+    #[serde(default)]
+    pub filling: Vec<FillStatus>,
     /// Counts of operations.
     pub counts: Counts,
+}
+
+/// What a machine knows of the configuration of its cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MembersStatus {
+    /// Number of the newest configuration that is in effect, and of the last change within it.
+    pub configuration: [u64; 2],
+    /// The machine that manages it.
+    pub manager: u16,
+    /// Whether another configuration is made or applied.
+    pub is_changing: bool,
+    /// Why that waits.
+    pub waits: Option<String>,
+    /// Machines whose leases have expired, as this machine finds.
+    pub expired: Vec<u16>,
+    /// On the manager, the machines that have not recovered transactions of earlier configurations.
+    pub recovering: Vec<u16>,
+}
+
+/// A copy of a region that a worker fills.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FillStatus {
+    /// The region.
+    pub region: u32,
+    /// Bytes that were read from its primary.
+    pub bytes: u64,
+    /// Bytes of everything that is to be read, when that is known.
+    pub of: Option<u64>,
 }
 
 /// A name, and what it names.

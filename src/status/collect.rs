@@ -7,13 +7,17 @@ use std::time::{Duration, Instant};
 
 use farm_core::alloc::SizeClass;
 use farm_core::config::Config;
+use farm_core::ids::MachineId;
 use farm_core::machine::Machine;
 use farm_core::region::store::Store;
 use farm_core::worker::{Cont, Worker};
 use farm_txn::{Handle, TxError};
 use futures_util::future::select;
 
-use super::{ClassStatus, Counts, MachineStatus, MemoryStatus, NameStatus, TableStatus, VERSION};
+use super::{
+    ClassStatus, Counts, FillStatus, MachineStatus, MembersStatus, MemoryStatus, NameStatus,
+    TableStatus, VERSION,
+};
 use crate::catalog::{self, Entry};
 use crate::error::{Error, Kind, Result};
 use crate::farm::Farm;
@@ -38,6 +42,8 @@ struct OfWorker {
     classes: Vec<ClassStatus>,
     tables: Vec<TableStatus>,
     names: Vec<NameStatus>,
+    members: Option<MembersStatus>,
+    filling: Option<FillStatus>,
 }
 
 impl Collector {
@@ -65,6 +71,8 @@ impl Collector {
             classes: Vec::new(),
             tables: Vec::new(),
             names: Vec::new(),
+            members: None,
+            filling: Vec::new(),
             counts: Counts::default(),
         };
         Ok(Self {
@@ -92,6 +100,8 @@ impl Collector {
         let mut tables: BTreeMap<u16, TableStatus> = BTreeMap::new();
         for mut answer in answers {
             status.names.append(&mut answer.names);
+            status.members = status.members.or(answer.members);
+            status.filling.extend(answer.filling);
             status.counts = status.counts.plus(&answer.counts);
             for class in &answer.classes {
                 classes.entry(class.object_bytes).or_default().add(class);
@@ -123,6 +133,8 @@ fn of_worker(worker: &mut Worker, cont: Cont<std::result::Result<OfWorker, TxErr
                 classes: classes(worker),
                 tables,
                 names: names(worker),
+                members: members(worker),
+                filling: filling(worker),
                 counts: counts(worker),
             };
             cont.resume(worker, Ok(own));
@@ -174,6 +186,28 @@ fn names(worker: &mut Worker) -> Vec<NameStatus> {
     let mut names: Vec<_> = catalog::names(worker).into_iter().map(status).collect();
     names.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     names
+}
+
+fn members(worker: &Worker) -> Option<MembersStatus> {
+    let known = worker.members_status()?;
+    let numbers = |machines: Vec<MachineId>| machines.into_iter().map(MachineId::get).collect();
+    Some(MembersStatus {
+        configuration: [known.configuration.id, known.configuration.minor],
+        manager: known.manager.get(),
+        is_changing: known.is_changing,
+        waits: known.waits,
+        expired: numbers(known.expired),
+        recovering: numbers(known.recovering),
+    })
+}
+
+fn filling(worker: &Worker) -> Option<FillStatus> {
+    let fills = worker.fill_status()?;
+    Some(FillStatus {
+        region: fills.region.to_bits(),
+        bytes: fills.bytes,
+        of: fills.of,
+    })
 }
 
 fn counts(worker: &mut Worker) -> Counts {

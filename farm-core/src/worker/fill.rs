@@ -60,6 +60,17 @@ pub(super) struct Fill {
     not_before: Nanos,
 }
 
+/// The replica that a worker fills now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FillStatus {
+    /// The region.
+    pub region: RegionId,
+    /// Bytes that were read from its primary.
+    pub bytes: u64,
+    /// Bytes of everything that is to be read, when that is known.
+    pub of: Option<u64>,
+}
+
 /// What a worker that fills a replica does next.
 enum Step {
     Read(ReadRequest),
@@ -78,6 +89,20 @@ impl Fill {
             most: u32::MAX,
             bytes: 0,
             not_before: now,
+        }
+    }
+
+    fn status(&self) -> FillStatus {
+        let bytes_of =
+            |run: &Block| u64::from(run.slots()) * run.head().class.object_bytes() as u64;
+        let of = |runs: &Vec<Block>| {
+            let table = self.table.geometry().table_bytes() as u64;
+            table + runs.iter().map(bytes_of).sum::<u64>()
+        };
+        FillStatus {
+            region: self.region,
+            bytes: self.bytes,
+            of: self.runs.as_ref().map(of),
         }
     }
 
@@ -168,6 +193,11 @@ impl Worker {
             self.send_long(worker, FILL, Vec::new());
         }
         self.go_on_filling();
+    }
+
+    /// Returns what this worker fills now.
+    pub fn fill_status(&self) -> Option<FillStatus> {
+        self.fill.as_ref().map(|fill| fill.status())
     }
 
     /// Changes no copy until all machines have recovered: recovery takes over the locks of objects, and must be the only writer.

@@ -11,6 +11,7 @@
 
 mod apply;
 mod recovered;
+mod status;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use crate::membership::writer::{Access, ConfigAccess};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::time::Nanos;
 use crate::{marks, mutants};
+pub use status::MembersStatus;
 
 /// Long messages: a [`Message`]; then the number of a configuration: to the own workers, apply it, it is in effect; from them, it is
 /// applied; to the manager, a machine has recovered; from it, all have.
@@ -90,7 +92,7 @@ pub(super) struct Driver {
     all_recovered: u64,
     /// As the manager: machines that have recovered in the configuration with this number.
     recovered: (u64, BTreeSet<MachineId>),
-    /// What was logged last.
+    /// Why the change that is under way waits, as it was logged last.
     said: String,
 }
 
@@ -239,6 +241,11 @@ impl Worker {
         let mut actions = VecDeque::from(out);
         while let Some(action) = actions.pop_front() {
             self.perform(action, &mut actions);
+        }
+        if let Some(driver) = &mut self.members.driver
+            && !driver.value.is_changing()
+        {
+            driver.said.clear();
         }
         self.look_soon();
     }

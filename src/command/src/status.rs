@@ -80,11 +80,18 @@ fn any_runs(seen: &[Seen]) -> bool {
     seen.iter().any(|seen| seen.status.is_some())
 }
 
+/// Asks all machines, at the same time: one that is stopped answers nothing for long.
 fn look(config: &Config) -> Vec<Seen> {
-    let machines = config.machines.iter();
-    machines
-        .map(|machine| look_at(config, machine.id))
-        .collect()
+    std::thread::scope(|scope| {
+        let machines = config.machines.iter();
+        let asked: Vec<_> = machines
+            .map(|machine| scope.spawn(|| look_at(config, machine.id)))
+            .collect();
+        let answers = asked.into_iter().map(|one| one.join());
+        answers
+            .map(|seen| seen.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
 }
 
 fn look_at(config: &Config, machine: MachineId) -> Seen {
@@ -177,6 +184,7 @@ fn in_words(report: &Report<'_>) -> String {
         .iter()
         .filter_map(|seen| seen.status.as_ref())
         .collect();
+    parts.extend(running.iter().map(|status| configuration::findings(status)));
     if !running.is_empty() {
         parts.push(since_start(&running));
         parts.push(text::table(&table_lines(&running), [0; 2]));

@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Place, number};
+use std::time::Duration;
+
+use common::{Place, number, wait_until};
 use farm::{Cluster, Error, Table};
 use farm_core::ids::MachineId;
 use rustix::process::Signal;
@@ -32,6 +34,68 @@ fn a_machine_whose_process_is_stopped_is_reported() {
         .end()
         .failed(3, &[why]);
     nodes[1].signal(Signal::CONT);
+    nodes[0].signal(Signal::INT);
+    for node in nodes {
+        node.end().ok();
+    }
+}
+
+/// A machine that cannot go on says why it waits, and whose leases have expired; when machines are lost, who is left.
+#[test]
+fn the_status_says_why_a_cluster_waits_and_who_is_left() {
+    let place = Place::new("waits");
+    place.keeps_data();
+    let more = format!(
+        "[durability]\nmode = \"memory\"\nreplicas = 2\nlease_ms = 100\ndir = \"{}\"\n",
+        place.path("store").display()
+    );
+    let config = place.config("farm.toml", "64MiB", 3, &more);
+    let mut nodes = [1, 2, 3].map(|machine| place.start_node(&config, machine));
+    for node in &mut nodes {
+        node.wait_for("runs; stop it with Ctrl-C");
+    }
+    let status = || {
+        let args = ["status", "--config", &config, "--interval", "0.1"];
+        let text = place.farm(&args).end().stdout;
+        let words = |line: &str| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        text.lines().map(words).collect::<Vec<_>>()
+    };
+    let seen = status();
+    for line in ["m1 manager", "m2 member", "m3 member"] {
+        assert!(seen.iter().any(|it| it.starts_with(line)), "{seen:#?}");
+    }
+    for node in &nodes[1..] {
+        node.signal(Signal::STOP);
+    }
+    nodes[0].wait_for("the cluster waits");
+    let seen = status();
+    for line in [
+        "m1 finds that the lease of m2 has expired",
+        "m1 finds that the lease of m3 has expired",
+        "m1 waits: of 3 machines that store regions and may be alive, only 1 can be reached",
+    ] {
+        assert!(seen.iter().any(|it| it.starts_with(line)), "{seen:#?}");
+    }
+    for node in &nodes[1..] {
+        node.signal(Signal::CONT);
+    }
+    let is_quiet = |seen: &[String]| {
+        let says = |text: &str| seen.iter().any(|it| it.contains(text));
+        !says(" waits: ") && !says("has expired")
+    };
+    let most = Duration::from_secs(20);
+    wait_until("the cluster still waits", most, || is_quiet(&status()));
+    nodes[2].signal(Signal::KILL);
+    nodes[0].wait_for("the cluster goes on with 2 of 3 machines");
+    wait_until("the status has another member", most, || {
+        let seen = status();
+        let has = |line: &str| seen.iter().any(|it| it.starts_with(line));
+        has("m1 manager") && has("m3 not a member 0 0 0") && is_quiet(&seen)
+    });
+    nodes[2] = place.start_node(&config, 3);
+    nodes[2].wait_for("runs; stop it with Ctrl-C");
+    let has_come_back = || status().iter().any(|it| it.starts_with("m3 member"));
+    wait_until("machine 3 is no member", most, has_come_back);
     nodes[0].signal(Signal::INT);
     for node in nodes {
         node.end().ok();

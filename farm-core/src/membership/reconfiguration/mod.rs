@@ -235,6 +235,12 @@ impl Reconfiguration {
         }
     }
 
+    /// Returns the members whose leases have expired, as this machine finds.
+    pub fn expired(&self) -> impl Iterator<Item = MachineId> {
+        let expired = self.expired.iter().filter(|one| self.known().has(**one));
+        expired.map(|process| process.machine)
+    }
+
     /// Returns whether the newest configuration that this machine knows was made without this process, which had a part in an earlier one.
     pub fn has_evicted(&self, process: Process) -> bool {
         self.known().expiring.contains(&process)

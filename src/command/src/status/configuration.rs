@@ -1,7 +1,9 @@
 //! The configuration of a cluster with copies, as its store has it: who is a member, and who has which copies.
 
+use farm::status::{MachineStatus, MembersStatus};
 use farm_bench::text;
-use farm_core::config::Config;
+use farm_core::config::{Config, rounded_size};
+use farm_core::ids::MachineId;
 use farm_core::machine::newest_configuration;
 use farm_core::membership::configuration::Configuration;
 use serde::Serialize;
@@ -26,12 +28,47 @@ struct MemberStatus {
     machine: u16,
     /// Whether a process of the machine is a member. A lost machine has none until it has come back.
     member: bool,
+    role: Role,
     /// Number of regions of which it is the primary.
     primaries: usize,
     /// Number of full copies of other regions.
     copies: usize,
     /// Number of copies that are being filled.
     filling: usize,
+}
+
+/// The part of a machine in the cluster.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Role {
+    /// It changes the configuration, and stores regions.
+    Manager,
+    /// It stores regions.
+    Member,
+    /// It stores nothing.
+    Program,
+    /// It is no member.
+    None,
+}
+
+impl Role {
+    fn of(newest: &Configuration, machine: MachineId) -> Self {
+        match newest.member(machine).filter(|member| member.runs()) {
+            Some(_) if newest.manager == machine => Self::Manager,
+            Some(member) if member.stores => Self::Member,
+            Some(_) => Self::Program,
+            None => Self::None,
+        }
+    }
+
+    fn in_words(self) -> &'static str {
+        match self {
+            Self::Manager => "manager",
+            Self::Member => "member",
+            Self::Program => "program",
+            Self::None => "not a member",
+        }
+    }
 }
 
 impl ConfigurationStatus {
@@ -59,6 +96,7 @@ impl ConfigurationStatus {
             MemberStatus {
                 machine: id.get(),
                 member: newest.member(id).is_some_and(|member| member.runs()),
+                role: Role::of(newest, id),
                 primaries,
                 copies,
                 filling,
@@ -75,13 +113,12 @@ impl ConfigurationStatus {
 
     /// Returns the status as text.
     pub(super) fn in_words(&self) -> String {
-        let heading = ["machine", "member", "primary of", "copies", "being filled"];
+        let heading = ["machine", "role", "primary of", "copies", "being filled"];
         let mut lines = vec![heading.map(str::to_owned).to_vec()];
         for one in &self.machines {
-            let member = if one.member { "yes" } else { "no" };
             lines.push(vec![
                 format!("m{}", one.machine),
-                member.to_owned(),
+                one.role.in_words().to_owned(),
                 one.primaries.to_string(),
                 one.copies.to_string(),
                 one.filling.to_string(),
@@ -101,14 +138,105 @@ impl ConfigurationStatus {
     }
 }
 
+/// Returns what a machine finds of the others, and which copies it fills: nothing if there is nothing to say.
+pub(super) fn findings(status: &MachineStatus) -> String {
+    let machine = status.machine;
+    let mut lines = Vec::new();
+    if let Some(members) = &status.members {
+        lines.extend(of_members(machine, members));
+    }
+    let (mut bytes, mut of) = (0, Some(0));
+    for fill in &status.filling {
+        bytes += fill.bytes;
+        of = of.zip(fill.of).map(|(sum, of)| sum + of);
+    }
+    if !status.filling.is_empty() {
+        let of = of.map_or_else(String::new, |of| format!(" of {}", rounded_size(of)));
+        let copies = status.filling.len();
+        let copied = rounded_size(bytes);
+        lines.push(format!(
+            "  m{machine} fills {copies} cop{}: {copied}{of}",
+            if copies == 1 { "y" } else { "ies" }
+        ));
+    }
+    lines.join("\n")
+}
+
+fn of_members(machine: u16, members: &MembersStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    for expired in &members.expired {
+        lines.push(format!(
+            "  m{machine} finds that the lease of m{expired} has expired"
+        ));
+    }
+    match &members.waits {
+        Some(why) => lines.push(format!("  m{machine} waits: {why}")),
+        None if members.is_changing => {
+            lines.push(format!("  m{machine} changes to another configuration"));
+        }
+        None => {}
+    }
+    if !members.recovering.is_empty() {
+        let recovering: Vec<String> = members
+            .recovering
+            .iter()
+            .map(|machine| format!("m{machine}"))
+            .collect();
+        lines.push(format!(
+            "  transactions of earlier configurations are recovered by {}",
+            recovering.join(", ")
+        ));
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
-    use farm_core::ids::{MachineId, RegionId};
+    use farm_core::ids::RegionId;
     use farm_core::membership::configuration::{
         Domain, Member, RegionReplicas, Replica, ReplicaState,
     };
 
     use super::*;
+
+    /// A JSON status without the fields that say nothing here.
+    fn status(more: &str) -> MachineStatus {
+        let text = format!(
+            r#"{{"version": 1, "farm": "", "machine": 1, "pid": 1, "uptime_s": 1.0, "workers": 1, "fabric": "shm", "address": null,
+                "memory": {{"dir": "", "limit": 0, "regions": 0, "free": 0, "slabs": 0, "arrays": 0}}, "classes": [], "tables": [],
+                "counts": {{}} {more}}}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn machines_say_what_they_find_and_fill() {
+        assert_eq!(findings(&status("")), "");
+        let members = |more: &str| {
+            let known = r#""configuration": [3, 0], "manager": 1"#;
+            findings(&status(&format!(r#", "members": {{{known}, {more}}}"#)))
+        };
+        let waits = r#""is_changing": true, "waits": "of 3 machines, only 1", "expired": [2, 3], "recovering": []"#;
+        let expected = [
+            "  m1 finds that the lease of m2 has expired",
+            "  m1 finds that the lease of m3 has expired",
+            "  m1 waits: of 3 machines, only 1",
+        ];
+        assert_eq!(members(waits), expected.join("\n"));
+        let recovers =
+            r#""is_changing": false, "waits": null, "expired": [], "recovering": [1, 3]"#;
+        assert_eq!(
+            members(recovers),
+            "  transactions of earlier configurations are recovered by m1, m3"
+        );
+        let fills = r#", "filling": [{"region": 7, "bytes": 1048576, "of": 4194304}, {"region": 8, "bytes": 1048576, "of": 2097152}]"#;
+        assert_eq!(
+            findings(&status(fills)),
+            "  m1 fills 2 copies: 2 MiB of 6 MiB"
+        );
+        let begins = r#", "filling": [{"region": 7, "bytes": 0, "of": null}]"#;
+        assert_eq!(findings(&status(begins)), "  m1 fills 1 copy: 0 B");
+    }
 
     #[test]
     fn lost_machines_and_copies_that_are_filled_are_shown() {
@@ -147,10 +275,10 @@ mod tests {
             lines,
             [
                 "configuration 1.0, managed by m1: all earlier transactions are decided",
-                "machine member primary of copies being filled",
-                "m1 yes 2 0 0",
-                "m2 no 0 0 0",
-                "m3 yes 0 1 1",
+                "machine role primary of copies being filled",
+                "m1 manager 2 0 0",
+                "m2 not a member 0 0 0",
+                "m3 member 0 1 1",
             ]
         );
     }
