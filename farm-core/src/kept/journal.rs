@@ -1,7 +1,7 @@
 //! A file of entries to which a process appends, and which the next one reads after the process was killed at any moment.
 //!
 //! ```text
-//! header   magic and version (8 B) | tag of the file (8 B) | checksum of both (8 B)
+//! header   magic (7 B) and format of all that is kept (1 B) | tag of the file (8 B) | checksum of both (8 B)
 //! entry    bytes (4 B) | 0 (4 B) | configuration (8 B) | checksum (8 B) | body
 //! ```
 //!
@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
-/// `farmjrn` and the version of the format.
-const MAGIC: u64 = u64::from_le_bytes(*b"farmjrn\x01");
+use super::FORMAT;
+
+const MAGIC: [u8; 7] = *b"farmjrn";
 const HEADER_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 24;
 /// Longest body of an entry.
@@ -36,11 +37,20 @@ pub enum JournalError {
         #[source]
         source: io::Error,
     },
-    /// The file is no journal, or one of another version.
+    /// The file is no journal.
+    #[error("{} is not a journal of farm, or is damaged: `farm destroy` removes what the cluster has left", .0.display())]
+    NotOne(PathBuf),
+    /// Another version of the program has written the journal.
     #[error(
-        "{} is not a journal of this version of farm: use the version that wrote it, or remove what that cluster left with `farm destroy`", .0.display()
+        "what this machine has kept has format {found}, and this program reads format {FORMAT} ({}): use the version of farm that has written \
+         it, or remove what that cluster left with `farm destroy`", path.display()
     )]
-    Format(PathBuf),
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// Its format.
+        found: u8,
+    },
     /// The journal was written with another configuration.
     #[error(
         "{} was written by a machine with another configuration: start all machines with the configuration that they had", .0.display()
@@ -79,7 +89,8 @@ impl Journal {
             .open(path);
         let file = file.map_err(error("create", path))?;
         let mut header = [0; HEADER_BYTES];
-        header[..8].copy_from_slice(&MAGIC.to_le_bytes());
+        header[..7].copy_from_slice(&MAGIC);
+        header[7] = FORMAT;
         header[8..16].copy_from_slice(&tag.to_le_bytes());
         let sum = xxh3_64(&header[..16]);
         header[16..].copy_from_slice(&sum.to_le_bytes());
@@ -111,13 +122,24 @@ impl Journal {
             latest: 0,
         };
         let bytes = journal.bytes()?;
-        if bytes.len() < HEADER_BYTES || word(&bytes, 16) != xxh3_64(&bytes[..16]) {
-            return Err(JournalError::Format(path.into()));
+        let path = || path.to_path_buf();
+        match bytes.get(..8) {
+            // What follows may be anything.
+            Some([magic @ .., found]) if *magic == MAGIC && *found != FORMAT => {
+                let found = *found;
+                return Err(JournalError::Format {
+                    path: path(),
+                    found,
+                });
+            }
+            Some([magic @ .., _]) if *magic == MAGIC => {}
+            _ => return Err(JournalError::NotOne(path())),
         }
-        match (word(&bytes, 0), word(&bytes, 8)) {
-            (MAGIC, found) if found == tag => {}
-            (MAGIC, _) => return Err(JournalError::Tag(path.into())),
-            _ => return Err(JournalError::Format(path.into())),
+        if bytes.len() < HEADER_BYTES || word(&bytes, 16) != xxh3_64(&bytes[..16]) {
+            return Err(JournalError::NotOne(path()));
+        }
+        if word(&bytes, 8) != tag {
+            return Err(JournalError::Tag(path()));
         }
         let (entries, end) = decode(&bytes);
         journal.end = end;
@@ -241,9 +263,20 @@ mod tests {
         );
         let other = Journal::open(&path, 8).unwrap_err().to_string();
         assert!(other.contains("another configuration"), "{other}");
-        std::fs::write(&path, b"farmjrn\x02 something longer than it").unwrap();
-        let newer = Journal::open(&path, 7).unwrap_err().to_string();
-        assert!(newer.contains("version"), "{newer}");
+        let refused = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            Journal::open(&path, 8).unwrap_err().to_string()
+        };
+        let newer = refused(b"farmjrn\xff");
+        assert!(
+            newer.contains("has format 255, and this program reads format 2"),
+            "{newer}"
+        );
+        let torn = [&b"farmjrn"[..], &[FORMAT]].concat();
+        for bytes in [&b""[..], b"farmjrn", b"something longer than it is", &torn] {
+            let other = refused(bytes);
+            assert!(other.contains("is not a journal of farm"), "{other}");
+        }
     }
 
     proptest! {

@@ -125,8 +125,6 @@ impl KeptFiles {
             // A process that ended while it joined had nothing that is needed.
             return Self::begin_with(config, me, exporter).map(Some);
         }
-        // Also checks the version and the configuration.
-        Journal::open(&path, config.digest()).map_err(failed)?;
         let kept = exporter.kept().map_err(failed)?.into_iter();
         let mut kept = kept.filter(|start| start.boot == before);
         let files = kept.next().map_or_else(Vec::new, |start| start.files);
@@ -195,13 +193,23 @@ impl KeptFiles {
         others.for_each(|start| self.forget(&start));
     }
 
-    /// Handles that this process ends at its start. Removes what it has kept, unless it has been a member.
-    pub(super) fn on_failed_start(&self) {
+    /// Handles that this process ends at its start. Removes what it has kept, unless it has been a member. If it has `taken_over` what another
+    /// process has kept, the manager may name it all the same: then only its own logs are removed. Nobody has written to them, because no
+    /// region is served before its recovery, and that waits for each machine.
+    pub(super) fn on_failed_start(&self, taken_over: bool) {
         let boot = self.exporter.boot();
         let kept = self.exporter.kept().unwrap_or_default();
         let mut kept = kept.iter();
-        if let Some(own) = kept.find(|start| start.boot == boot && !start.is_member()) {
-            self.forget(own);
+        let Some(own) = kept.find(|start| start.boot == boot && !start.is_member()) else {
+            return;
+        };
+        if !taken_over {
+            return self.forget(own);
+        }
+        for file in &own.files {
+            if matches!(file.what, KeptName::Logs { boot: of, .. } if of == boot) {
+                note(forget(file));
+            }
         }
     }
 
@@ -337,6 +345,23 @@ pub(super) fn memory_gone(
         run_dir: run_dir(config).join(&config.cluster.name),
         configuration: newest.version,
     }
+}
+
+/// Checks that a machine can take over what its process has kept that is a member of a configuration, before the machine decides anything.
+///
+/// # Errors
+/// [`MachineError::Kept`] if it has another format, or was kept with another configuration file.
+pub(super) fn check_own(
+    config: &Config,
+    me: MachineId,
+    newest: &Configuration,
+) -> Result<(), MachineError> {
+    let boot = newest.member(me).map_or(0, |member| member.boot);
+    let path = journal_of(&run_dir(config), &config.cluster.name, me, boot);
+    if path.try_exists().map_err(failed)? {
+        Journal::open(&path, config.digest()).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Returns the members of a configuration whose memory is gone. No member runs.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kept::{gone_in, memory_gone};
+use super::kept::{check_own, gone_in, memory_gone};
 use super::meet::Met;
 use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
@@ -120,6 +120,7 @@ pub(super) fn to_resume(
     id: MachineId,
     newest: Configuration,
 ) -> Result<Option<Configuration>, MachineError> {
+    check_own(config, id, &newest)?;
     let gone = gone_in(config, &newest)?;
     let Some(first) = gone.first() else {
         return Ok(Some(newest));

@@ -236,10 +236,8 @@ impl Machine {
                 patience,
             )
         });
-        if let (Err(_), Some(files)) = (&started, files)
-            && !matches!(begin, Begin::Resumes(_))
-        {
-            files.on_failed_start();
+        if let (Err(_), Some(files)) = (&started, files) {
+            files.on_failed_start(matches!(begin, Begin::Resumes(_)));
         }
         started
     }

@@ -320,6 +320,29 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     #[test]
+    fn kept_objects_have_this_format() {
+        let memory = Memory::anonymous(192);
+        let payload: Vec<u8> = (0..100).collect();
+        install_new(
+            &memory,
+            0,
+            192,
+            Version::new(5),
+            Incarnation(3 << 9 | 1),
+            &payload,
+        );
+        let mut words = [0; 24];
+        memory.read_words(0, &mut words);
+        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let sum = xxhash_rust::xxh3::xxh3_64(&bytes);
+        assert_eq!(
+            (crate::kept::FORMAT, sum),
+            (2, 10_823_598_164_918_648_312),
+            "objects have changed: raise kept::FORMAT"
+        );
+    }
+
+    #[test]
     fn a_lock_needs_an_unlocked_object_at_the_version_read() {
         let memory = Memory::anonymous(4096);
         assert!(

@@ -173,17 +173,19 @@ impl Resumed {
 mod tests {
     use std::sync::Mutex;
 
+    use farm_core::alloc::SizeClass;
     use farm_core::fabric::Capability;
-    use farm_core::ids::{MachineId, WorkerId};
+    use farm_core::ids::{Address, MachineId, WorkerId};
     use farm_core::mem::Memory;
     use farm_core::membership::configuration::{Configuration, Process};
+    use farm_core::object::{Incarnation, Version};
     use farm_core::ring::{
         self, Header, KeptLog, KeptState, OwnLog, RecordIntegrity, log_record_bytes,
     };
 
     use super::*;
     use crate::record::{self, Kind};
-    use crate::recovery::undecided::InRegion;
+    use crate::recovery::undecided::{Body, InRegion};
     use crate::recovery::{Decision, Evidence};
 
     /// A journal in memory, and logs that are never forgotten, as if each process was killed before.
@@ -303,6 +305,70 @@ mod tests {
             state,
             integrity,
         }
+    }
+
+    /// What an earlier version of the program has kept is read as it was meant, or refused.
+    #[test]
+    fn what_is_kept_has_this_format() {
+        let region = RegionId::new(1, 1).unwrap();
+        let log = log_of(id(3, 5), 77);
+        let mut words = vec![0; log.log.len() / 8];
+        log.log.read_words(0, &mut words);
+        words.extend([log.state.head(), log.state.note()]);
+        let kept: Arc<dyn Kept> = Arc::new(Entries(Mutex::default(), vec![log]));
+        let mut resumed = Resumed::read(&*kept, 4).unwrap();
+        resumed.drain_earlier(&kept, 4).unwrap();
+        let mut known = Undecided::default();
+        known.add_tx(id(1, 5), [region]);
+        let mut lock = Vec::new();
+        record::encode_lock(&mut lock, 9, &[region.to_bits()], 1);
+        record::encode_object(
+            &mut lock,
+            &record::Object {
+                address: Address::new(region, 128),
+                class: SizeClass::new(7),
+                version: Version::new(6),
+                incarnation: Incarnation::new(SizeClass::new(7), 8),
+                effect: record::Effect::Allocate,
+                block: 4,
+                count: 1,
+                payload: &[1, 2, 3],
+            },
+        );
+        let mut body = Vec::new();
+        record::encode_head(&mut body, Kind::Lock, id(1, 5), 2, &lock);
+        body.extend(lock);
+        let told = InRegion {
+            evidence: Evidence::of_decision(Decision::Commit),
+            body: Some(Body::new(&body).unwrap()),
+        };
+        known.tell(id(1, 5), region, told);
+        let mut found = DrainedLogs::new(4);
+        found.ended.insert(id(2, 7));
+        found.ended_below.raise((2, id(2, 7).coordinator), 6);
+        found.holding.insert(id(2, 8));
+        found.suspended.push((id(2, 9), BTreeSet::from([region])));
+        for entry in [
+            Entry::Drained(Cow::Owned(found)),
+            Entry::Begun {
+                configuration: 4,
+                recovered: 3,
+            },
+            Entry::Told(known.take_told()),
+        ] {
+            keep(Some(&kept), 4, || entry).unwrap();
+        }
+        let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        kept.entries()
+            .unwrap()
+            .iter()
+            .for_each(|entry| bytes.extend(entry));
+        let sum = xxhash_rust::xxh3::xxh3_64(&bytes);
+        assert_eq!(
+            (farm_core::kept::FORMAT, sum),
+            (2, 8_405_327_134_810_900_480),
+            "logs, records or entries of the journal have changed: raise farm_core::kept::FORMAT"
+        );
     }
 
     /// A process that is killed between the drain of an old log and its removal leaves both to the next one.

@@ -3,8 +3,9 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use common::tmpfs::Tmpfs;
@@ -480,4 +481,72 @@ fn a_full_disk_is_reported_and_the_cluster_continues() {
     );
     cluster.stop().unwrap();
     node.end().ok();
+}
+
+/// A machine of a cluster that has ended waits for another one in vain. It takes over the memory of its process before, and leaves no logs of its
+/// own, which would take 24 MiB each time.
+#[test]
+fn a_start_that_waits_in_vain_leaves_no_logs() {
+    let place = Place::new("in-vain");
+    let config = replicated(&place, 2, &place.path("store"));
+    run_once(&place, &config);
+    // A file of memory may have several names.
+    let kept_logs = || {
+        let is_log = |path: &PathBuf| {
+            let name = path.to_string_lossy();
+            let what = name.split('-').nth(4).unwrap_or_default().to_owned();
+            what.starts_with('l')
+        };
+        let logs = place.memory().into_iter().filter(is_log);
+        let files = logs.map(|path| path.metadata().unwrap().ino());
+        files.collect::<BTreeSet<u64>>().len()
+    };
+    let before = kept_logs();
+    assert!(before > 0);
+    for _ in 0..2 {
+        let mut node = place.start_node(&config, 1);
+        node.wait_for(WAITS);
+        node.signal(Signal::INT);
+        node.end();
+    }
+    assert_eq!(kept_logs(), before);
+    run_once(&place, &config);
+}
+
+/// What a machine has kept is refused in another format, and with another configuration file, before anything changes: also where the memory of
+/// another machine is gone, so that the next configuration would be made without that.
+#[test]
+fn kept_memory_of_another_version_or_configuration_is_refused() {
+    let place = Place::new("format");
+    let config = replicated(&place, 2, &place.path("store"));
+    run_once(&place, &config);
+    let newest = || {
+        let entries = fs::read_dir(place.path("store")).unwrap().flatten();
+        entries.map(|entry| entry.file_name()).collect::<Vec<_>>()
+    };
+    let before = newest();
+    for path in place.memory() {
+        if path.to_string_lossy().contains("-m2-") {
+            fs::remove_file(path).unwrap();
+        }
+    }
+    let other = fs::read_to_string(&config)
+        .unwrap()
+        .replace("16MiB", "8MiB");
+    let other = place.write("other.toml", &other).display().to_string();
+    let text = "was written by a machine with another configuration";
+    place.start_node(&other, 1).end().failed(1, &[text]);
+    for journal in place.names() {
+        if journal.to_string_lossy().ends_with(".journal") {
+            let mut bytes = fs::read(&journal).unwrap();
+            bytes[7] += 1;
+            fs::write(&journal, bytes).unwrap();
+        }
+    }
+    let text = "has format 3, and this program reads format 2";
+    place
+        .start_node(&config, 1)
+        .end()
+        .failed(1, &[text, "farm destroy"]);
+    assert_eq!(newest(), before);
 }

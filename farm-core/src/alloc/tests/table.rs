@@ -54,6 +54,7 @@ fn base_offset(block: u32) -> usize {
 
 #[test]
 fn the_bytes_are_as_in_the_module_diagram() {
+    // If they change, kept::FORMAT does.
     let table = sample();
     let mut words = [0; 8 + 14];
     table.memory().read_words(0, &mut words);
