@@ -125,6 +125,9 @@ impl<F: FnMut(u32) -> io::Result<()> + Send> Directory for Before<F> {
     fn make(&mut self) -> io::Result<()> {
         self.next()?.make()
     }
+    fn mark(&mut self) -> io::Result<()> {
+        self.next()?.mark()
+    }
     fn unmake(&mut self) {
         self.dir.unmake();
     }

@@ -30,6 +30,12 @@ pub trait Directory: Send {
     /// The system's; [`io::ErrorKind::WouldBlock`] if a tool is removing it.
     fn make(&mut self) -> io::Result<()>;
 
+    /// Marks the directory as used until this value is dropped, unless it is marked, or does not exist.
+    ///
+    /// # Errors
+    /// The system's; [`io::ErrorKind::WouldBlock`] if a tool is removing it.
+    fn mark(&mut self) -> io::Result<()>;
+
     /// Removes the directories that [`Directory::make`] created, unless something else is in them, and the mark.
     fn unmake(&mut self);
 
@@ -241,6 +247,16 @@ impl Directory for OsDirectory {
         for _ in 0..MARK_TRIES {
             self.create_missing()?;
             if self.try_mark()? {
+                return Ok(());
+            }
+            std::thread::park_timeout(MARK_RETRY);
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
+    fn mark(&mut self) -> io::Result<()> {
+        for _ in 0..MARK_TRIES {
+            if self.mark.is_some() || !self.path.try_exists()? || self.try_mark()? {
                 return Ok(());
             }
             std::thread::park_timeout(MARK_RETRY);

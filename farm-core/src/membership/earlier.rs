@@ -170,6 +170,12 @@ mod tests {
         let next = configuration("test", &[1, 2]).next(false);
         assert_eq!(store.compare_and_swap(&next).unwrap(), Swap::Won);
         assert!(matches!(find(&dir, "test"), Ok(Found::InUse)));
+        // The process of the first configuration has ended, and the next one goes on.
+        drop(store);
+        let mut store = FileStore::at(&dir, "test");
+        let third = next.next(false);
+        assert_eq!(store.compare_and_swap(&third).unwrap(), Swap::Won);
+        assert!(matches!(find(&dir, "test"), Ok(Found::InUse)));
         let other = find(&dir, "other").unwrap_err().to_string();
         assert!(other.contains("the cluster \"test\""), "{other}");
         drop(store);
@@ -181,7 +187,7 @@ mod tests {
         let found = earlier(&dir);
         assert_eq!(
             (found.change(), found.files(), found.dir()),
-            (2, 3, dir.as_path())
+            (3, 4, dir.as_path())
         );
         assert!(found.bytes() > 3, "{found:?}");
         // A start does not take it for a store without a configuration.

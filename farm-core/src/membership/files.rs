@@ -223,6 +223,10 @@ impl<D: Directory> ConfigStore for FileStore<D> {
         let encoded = next.encode();
         let bytes = encoded.map_err(|source| StoreError::Encode { version, source })?;
         let before = (next.change > 1).then(|| next.change - 1);
+        if before.is_some() {
+            let marked = self.dir.mark();
+            marked.map_err(|source| self.error("lock the directory", "", source))?;
+        }
         let newest = self.newest()?;
         if let Some(before) = before.filter(|before| newest < Some(*before)) {
             return Err(StoreError::Gone(self.path(&name(before))));

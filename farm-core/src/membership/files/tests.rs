@@ -26,6 +26,10 @@ impl Directory for Shared {
         Ok(())
     }
 
+    fn mark(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     fn unmake(&mut self) {}
 
     fn list(&mut self) -> io::Result<Vec<String>> {
