@@ -70,12 +70,13 @@ impl Machines {
         let dir = std::env::temp_dir().join(format!("farm-{name}"));
         std::fs::create_dir_all(&dir).unwrap();
         let text = format!(
-            "[cluster]\nname = \"{name}\"\n\
+            "[cluster]\nname = \"{name}\"\nrun_dir = \"{}\"\n\
              [memory]\nregion_bytes = \"2MiB\"\nhuge_pages = \"off\"\nper_machine_bytes = \"8MiB\"\n\
              [rings]\nring_bytes = \"256KiB\"\nmax_message_bytes = \"16KiB\"\nlog_bytes = \"512KiB\"\n\
              [durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\nlease_ms = {lease_ms}\n\
              [[machine]]\nid = 1\n[[machine]]\nid = 2\nworkers = 2\n[[machine]]\nid = 3\n\
              [[machine]]\nid = {PROGRAM}\nmemory_bytes = 0\n",
+            dir.join("run").display(),
             dir.join("store").display(),
         );
         std::fs::write(dir.join("farm.toml"), text).unwrap();

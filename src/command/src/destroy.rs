@@ -10,6 +10,7 @@ use farm::status::machine_status;
 use farm_core::config::Config;
 use farm_core::config::host::{run_dir, store_dir};
 use farm_core::fabric::shm::{KeptMemory, find_kept_memory};
+use farm_core::ids::MachineId;
 use farm_core::machine::find_journals;
 use farm_core::membership::earlier::{Earlier, Found, find};
 use farm_core::membership::store::StoreError;
@@ -180,6 +181,17 @@ pub(crate) fn memory_of(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
         kept.cluster == config.cluster.name && kept.store.as_deref() == Some(&store)
     });
     Ok(memory)
+}
+
+/// Returns the bytes that ended processes of machines of a cluster, or of one, have kept. The next processes go on with that memory, or remove it.
+pub(crate) fn idle_kept_bytes(config: &Config, machine: Option<MachineId>) -> anyhow::Result<u64> {
+    if !config.survives_losses() {
+        return Ok(0);
+    }
+    let is_of = |kept: &KeptMemory| machine.is_none_or(|machine| machine == kept.machine);
+    let kept = memory_of(config)?.into_iter();
+    let idle = kept.filter(|kept| is_of(kept) && !kept.is_used());
+    Ok(idle.map(|kept| kept.bytes).sum())
 }
 
 /// Reports what a cluster has left, for `farm clean`, which keeps it.

@@ -4,6 +4,7 @@
 //! returns findings. It depends only on its arguments, so the tests call it with the facts of invented hosts.
 
 mod judge;
+mod leases;
 mod rdma;
 mod sizing;
 mod stale_files;
@@ -15,17 +16,24 @@ use std::process::ExitCode;
 
 use farm_core::config::Config;
 use farm_core::config::host::{HostFacts, probe_with_devices, run_dir};
+use farm_core::fabric::shm::measure_lateness;
 use serde::Serialize;
 
 use crate::clean;
 use crate::cli::DoctorArgs;
+use crate::destroy::idle_kept_bytes;
 use judge::judge;
 
 /// Runs `farm doctor`. The exit status is 1 if the configuration cannot run on this host.
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
-    let facts = probe_with_devices(&config.memory.dir);
+    let mut facts = probe_with_devices(&config.memory.dir);
+    facts.take_over(idle_kept_bytes(&config, None)?);
     let mut findings = judge(&facts, &config);
+    if config.survives_losses() {
+        let lateness = measure_lateness(leases::MEASURED, facts.usable_cores());
+        findings.push(leases::finding(&config, lateness));
+    }
     findings.extend(store::findings(&config, &args.config.options()));
     findings.push(stale_files::finding(
         &clean::find(&config),

@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -549,4 +549,27 @@ fn kept_memory_of_another_version_or_configuration_is_refused() {
         .end()
         .failed(1, &[text, "farm destroy"]);
     assert_eq!(newest(), before);
+}
+
+/// What machines have kept is theirs again when they start: `farm doctor` does not ask for as much memory beside it.
+#[test]
+fn kept_memory_counts_as_free_for_the_machines_that_have_kept_it() {
+    let place = Place::new("kept-free");
+    let Some(memory) = Tmpfs::mount(&place, "memory", "size=215m") else {
+        return;
+    };
+    let config = replicated(&place, 2, &place.path("store"));
+    let text = fs::read_to_string(&config).unwrap();
+    let dir = format!("[memory]\ndir = \"{}\"\n", memory.0.display());
+    fs::write(&config, text.replace("[memory]\n", &dir)).unwrap();
+    let report = doctor(&place, &config).ok().stdout;
+    contains(&report, &["a thread with priority", "leases have 500ms"]);
+    run_once(&place, &config);
+    let kept = place.memory_in(&memory.0).into_iter();
+    let kept = kept.map(|path| path.symlink_metadata().unwrap());
+    let files: BTreeMap<u64, u64> = kept.map(|file| (file.ino(), file.len())).collect();
+    let kept: u64 = files.values().sum();
+    assert!(kept > 40_000_000, "{kept} bytes");
+    doctor(&place, &config).ok();
+    run_once(&place, &config);
 }

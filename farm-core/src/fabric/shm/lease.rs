@@ -21,6 +21,9 @@ use crate::time::{Clock, Nanos};
 /// Number of looks in the time of a lease.
 const LOOKS: u32 = 10;
 
+/// One sleep of the thread whose lateness is measured.
+const MEASURED_SLEEP: Duration = Duration::from_micros(500);
+
 /// What is known of the lease of a peer.
 #[derive(Debug, Default)]
 struct Seen {
@@ -159,13 +162,55 @@ impl Shared {
     }
 }
 
-/// Has the scheduler run this thread before others, as far as the system allows it.
-fn go_first() {
+/// Has the scheduler run this thread before others, as far as the system allows it. Returns whether it does.
+fn go_first() -> bool {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure outlives the call, which changes only how this thread is scheduled.
     let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) } != 0;
-    if refused && rustix::process::setpriority_process(None, -20).is_err() {
+    let goes_first = !refused || rustix::process::setpriority_process(None, -20).is_ok();
+    if !goes_first {
         tracing::debug!("the thread of the leases has no priority over other threads of the host");
+    }
+    goes_first
+}
+
+/// How late a thread like that of the leases is on this host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lateness {
+    /// Whether it has priority over the other threads of the host.
+    pub goes_first: bool,
+    /// The longest time by which it woke up late.
+    pub most: Duration,
+}
+
+/// Measures for a time how late a thread like that of the leases is, while threads of normal priority keep this number of cores busy. Returns
+/// `None` if the threads cannot be started.
+pub fn measure_lateness(time: Duration, cores: usize) -> Option<Lateness> {
+    let ends = AtomicBool::new(false);
+    let thread = || std::thread::Builder::new().name("farm-lateness".into());
+    std::thread::scope(|scope| {
+        let is_busy = || while !ends.load(Ordering::Relaxed) {};
+        let busy = (0..cores).map(|_| thread().spawn_scoped(scope, is_busy));
+        let busy = busy.collect::<std::io::Result<Vec<_>>>();
+        let measured = busy.and_then(|_| thread().spawn_scoped(scope, || sleep_for(time)));
+        let measured = measured.map(std::thread::ScopedJoinHandle::join);
+        ends.store(true, Ordering::Relaxed);
+        measured.ok()?.ok()
+    })
+}
+
+/// Sleeps often for a time.
+fn sleep_for(time: Duration) -> Lateness {
+    let goes_first = go_first();
+    let (began, mut most) = (Clock::Host.now(), Duration::ZERO);
+    loop {
+        let before = Clock::Host.now();
+        std::thread::sleep(MEASURED_SLEEP);
+        let now = Clock::Host.now();
+        most = most.max(now.since(before).saturating_sub(MEASURED_SLEEP));
+        if now.since(began) >= time {
+            return Lateness { goes_first, most };
+        }
     }
 }
 
@@ -211,6 +256,12 @@ mod tests {
         now += 60_000 * PERIOD;
         assert_eq!(looks(&mut leases, &mut now, 1, 5), []);
         assert_eq!(looks(&mut leases, &mut now, LOOKS, 6), []);
+    }
+
+    #[test]
+    fn lateness_is_measured_while_cores_are_busy() {
+        let measured = measure_lateness(Duration::from_millis(20), 1).unwrap();
+        assert!(measured.most > Duration::ZERO, "a sleep ends late");
     }
 
     #[test]

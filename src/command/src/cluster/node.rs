@@ -36,7 +36,7 @@ use super::interrupts;
 use super::protocol::{News, Order};
 use crate::Usage;
 use crate::cli::NodeArgs;
-use crate::destroy::memory_of;
+use crate::destroy::idle_kept_bytes;
 
 /// Longest time that a machine waits for the other machines to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -108,12 +108,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
         return Err(Usage::error(MachineError::NoSuchMachine(id).to_string()));
     }
     let mut facts = probe(&config.memory.dir);
-    if config.survives_losses() {
-        // The machine goes on with the memory that its earlier processes have kept, or removes it.
-        let kept = memory_of(&config)?.into_iter();
-        let own = kept.filter(|kept| kept.machine == id && !kept.is_used());
-        facts.take_over(own.map(|kept| kept.bytes).sum());
-    }
+    facts.take_over(idle_kept_bytes(&config, Some(id))?);
     check_machine_memory(&config, id, &facts)?;
     if !args.driven {
         return run_alone(&config, id).map(|()| ExitCode::SUCCESS);

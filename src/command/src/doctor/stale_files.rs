@@ -10,6 +10,9 @@ use crate::clean::Group;
 use crate::files::{counted, quoted};
 use crate::scratch::Abandoned;
 
+/// Most clusters that are named.
+const MOST_NAMED: usize = 5;
+
 /// Returns the finding about the files that killed machines and commands left, with the command that removes them.
 pub(super) fn finding(
     stale_files: &[StaleFiles],
@@ -23,7 +26,13 @@ pub(super) fn finding(
         let mut clusters: Vec<&str> = groups.iter().map(|group| group.cluster).collect();
         clusters.sort_unstable();
         clusters.dedup();
-        (counted(files, bytes), clusters.join(", "))
+        let more = clusters.len().saturating_sub(MOST_NAMED);
+        clusters.truncate(MOST_NAMED);
+        let mut named = clusters.join(", ");
+        if more > 0 {
+            named.push_str(&format!(" and {more} more"));
+        }
+        (counted(files, bytes), named)
     };
     let (unknown, removable): (Vec<&Group<'_>>, Vec<&Group<'_>>) =
         groups.iter().partition(|group| group.is_unknown);
