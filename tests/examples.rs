@@ -66,7 +66,7 @@ fn a_program_joins_the_cluster_of_a_file() {
     let dir = tempfile::tempdir().unwrap();
     let config = dir.path().join("farm.toml");
     let text = format!(
-        "[cluster]\nname = \"join-{}\"\n[memory]\nregion_bytes = \"16MiB\"\n[[machine]]\nid = 1\n",
+        "[cluster]\nname = \"join-{}\"\n[memory]\nregion_bytes = \"16MiB\"\n[durability]\nmode = \"none\"\n[[machine]]\nid = 1\n",
         std::process::id()
     );
     std::fs::write(&config, text).unwrap();

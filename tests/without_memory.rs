@@ -18,6 +18,7 @@ impl Written {
         let text = format!(
             "[cluster]\nname = \"{name}\"\n\
              [memory]\nregion_bytes = \"8MiB\"\nhuge_pages = \"off\"\nper_machine_bytes = \"32MiB\"\n\
+             [durability]\nmode = \"none\"\n\
              [rings]\nring_bytes = \"256KiB\"\nmax_message_bytes = \"16KiB\"\nlog_bytes = \"512KiB\"\n\
              [[machine]]\nid = 1\n[[machine]]\nid = 2\nworkers = 2\n\
              [[machine]]\nid = 3\nworkers = 2\nmemory_bytes = 0\n"

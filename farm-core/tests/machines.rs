@@ -537,7 +537,7 @@ fn a_cluster_that_finds_its_own_store_goes_on() {
     let mut config = Config::tiny_for(2, 1);
     config.cluster.name = "again".into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
-    config.durability.mode = Durability::Memory;
+    config.durability.mode = Some(Durability::Memory);
     let store = dir.path().join("store");
     config.durability.dir = Some(store.clone());
     config.memory.dir = dir.path().join("memory");
@@ -571,7 +571,7 @@ fn memory_is_kept_while_its_configuration_is_away() {
     let mut config = Config::tiny_for(2, 1);
     config.cluster.name = "away".into();
     config.cluster.run_dir = dir.path().to_path_buf().into();
-    config.durability.mode = Durability::Memory;
+    config.durability.mode = Some(Durability::Memory);
     config.durability.dir = Some(dir.path().join("store"));
     config.memory.dir = dir.path().join("memory");
     std::fs::create_dir(&config.memory.dir).unwrap();

@@ -469,7 +469,7 @@ impl Check<'_> {
         if !(1..=most).contains(&asked) {
             return self.whole_between(key, asked, 1, most);
         }
-        let (what, advice) = match durability.mode {
+        let (what, advice) = match self.config.durability() {
             Durability::None if asked > 1 => (
                 format!("{asked} copies of every region, and durability.mode is \"none\""),
                 "write durability.mode = \"memory\", or replicas = 1".to_owned(),

@@ -81,8 +81,11 @@ const HUGE_PAGES: [(&str, HugePages); 3] = [
     ("try", HugePages::Try),
     ("require", HugePages::Require),
 ];
-const DURABILITY: [(&str, Durability); 2] =
-    [("none", Durability::None), ("memory", Durability::Memory)];
+const DURABILITY: [(&str, Option<Durability>); 3] = [
+    ("auto", None),
+    ("none", Some(Durability::None)),
+    ("memory", Some(Durability::Memory)),
+];
 const IDLE: [(&str, IdlePolicy); 3] = [
     ("auto", IdlePolicy::Auto),
     ("spin", IdlePolicy::Spin),

@@ -286,8 +286,9 @@ pub struct TransactionsConfig {
 /// What survives the loss of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DurabilityConfig {
-    /// Where copies of data are.
-    pub mode: Durability,
+    /// Where copies of data are; `None` for the usual place: see [`Config::durability`].
+    #[serde(serialize_with = "rdma::or_auto")]
+    pub mode: Option<Durability>,
     /// Number of copies of every region, its primary included; `None` for the usual number: see
     /// [`Config::replicas`].
     #[serde(serialize_with = "rdma::or_auto")]
@@ -302,13 +303,12 @@ pub struct DurabilityConfig {
 }
 
 /// Where copies of data are.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Durability {
-    /// There are none.
-    #[default]
+    /// There are none, and nothing survives the processes.
     None,
-    /// In the memory of other machines.
+    /// In the memory of other machines, and in memory that survives the processes.
     Memory,
 }
 
@@ -325,7 +325,7 @@ impl Default for ClusterConfig {
 impl Default for DurabilityConfig {
     fn default() -> Self {
         DurabilityConfig {
-            mode: Durability::default(),
+            mode: None,
             replicas: None,
             dir: None,
             fill_rate: DEFAULT_FILL_RATE,
@@ -461,13 +461,15 @@ impl Config {
         read::from_str(text, name, &Sections::default(), limits)
     }
 
-    /// Returns the defaults for machines 1 ..= `machines` with `workers` workers each.
+    /// Returns the defaults for machines 1 ..= `machines` with `workers` workers each, of a cluster that leaves nothing behind:
+    /// `durability.mode` is `"none"`.
     ///
     /// # Panics
     ///
     /// If `machines` exceeds [`MAX_MACHINES`](crate::limits::MAX_MACHINES).
     pub fn default_for(machines: u16, workers: u16) -> Config {
         let mut config = Config::default();
+        config.durability.mode = Some(Durability::None);
         config.resize_machines(machines);
         config.set_workers(workers);
         config
@@ -605,10 +607,19 @@ impl Config {
         machines.filter(|machine| self.memory_of(machine.id) > 0)
     }
 
+    /// Returns where copies of data are: `durability.mode`. By default they are in memory, unless nothing would survive by them, as on RDMA
+    /// devices.
+    pub fn durability(&self) -> Durability {
+        self.durability.mode.unwrap_or(match self.cluster.fabric {
+            Fabric::Shm => Durability::Memory,
+            Fabric::Verbs => Durability::None,
+        })
+    }
+
     /// Returns the number of copies of every region, its primary included: `durability.replicas`. By default it is 3, or the
     /// number of machines that store regions if that is less, and 1 without durability.
     pub fn replicas(&self) -> usize {
-        match (self.durability.mode, self.durability.replicas) {
+        match (self.durability(), self.durability.replicas) {
             (_, Some(replicas)) => replicas.into(),
             (Durability::None, None) => 1,
             (Durability::Memory, None) => self.storing_machines().count().min(USUAL_REPLICAS),
@@ -617,7 +628,7 @@ impl Config {
 
     /// Returns whether commits write records of all that they change, from which it can be recovered.
     pub fn is_logged(&self) -> bool {
-        self.durability.mode != Durability::None
+        self.durability() != Durability::None
     }
 
     /// Returns whether the machines go on in another configuration when one of them is lost, if other machines have copies of what it

@@ -362,7 +362,7 @@ mod tests {
         config.cluster.name = "removed".into();
         config.cluster.run_dir = dir.path().to_path_buf().into();
         config.memory.dir = dir.path().to_path_buf();
-        config.durability.mode = Durability::Memory;
+        config.durability.mode = Some(Durability::Memory);
         let [first, _, third] = [1, 2, 3].map(|id| MachineId::new(id).unwrap());
         let stopped = FabricMachine::start(fabric_config(&config, third).unwrap()).unwrap();
         let process = Process {

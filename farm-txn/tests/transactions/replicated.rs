@@ -12,7 +12,7 @@ use crate::counts::{Objects, counted, difference, execute, read, rest};
 
 fn replicated(name: &str, machines: u16, replicas: u8) -> Cluster {
     let mut config = Config::tiny_for(machines, 1);
-    config.durability.mode = Durability::Memory;
+    config.durability.mode = Some(Durability::Memory);
     config.durability.replicas = Some(replicas);
     cluster_of(name, config)
 }

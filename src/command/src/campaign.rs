@@ -111,7 +111,7 @@ fn config_of(args: &CampaignArgs) -> anyhow::Result<Config> {
         );
         return Err(Usage::error(why));
     }
-    config.durability.mode = Durability::Memory;
+    config.durability.mode = Some(Durability::Memory);
     config.durability.dir = None;
     config.cluster.name = format!("{}-campaign", config.cluster.name);
     let most = config.machines.len().min(5) as u8;

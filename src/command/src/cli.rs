@@ -17,7 +17,7 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use farm_bench::report::Engine;
 use farm_bench::ycsb::spec::Distribution;
-use farm_core::config::{Config, ConfigError, parse_size};
+use farm_core::config::{Config, ConfigError, Durability, parse_size};
 use farm_core::ids::MachineId;
 
 pub(crate) use edges::EdgesArgs;
@@ -167,6 +167,15 @@ impl ConfigArgs {
         config.validate()?;
         Ok(config)
     }
+
+    /// As [`ConfigArgs::resolve`], for a cluster that ends with the command and leaves nothing, unless the configuration asks for it.
+    pub(crate) fn resolve_temporary(&self) -> Result<Config, ConfigError> {
+        let mut config = self.load()?;
+        self.apply(&mut config)?;
+        config.durability.mode.get_or_insert(Durability::None);
+        config.validate()?;
+        Ok(config)
+    }
 }
 
 /// The options for the cluster that a command starts.
@@ -211,6 +220,8 @@ impl ClusterArgs {
                 config.set_by(option, key, value)?;
             }
         }
+        // It ends with the command.
+        config.durability.mode.get_or_insert(Durability::None);
         config.validate()
     }
 }

@@ -184,14 +184,15 @@ pub(crate) fn memory_of(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
 }
 
 /// Returns the bytes that ended processes of machines of a cluster, or of one, have kept. The next processes go on with that memory, or remove it.
-pub(crate) fn idle_kept_bytes(config: &Config, machine: Option<MachineId>) -> anyhow::Result<u64> {
+pub(crate) fn idle_kept_bytes(config: &Config, machine: Option<MachineId>) -> u64 {
     if !config.survives_losses() {
-        return Ok(0);
+        return 0;
     }
     let is_of = |kept: &KeptMemory| machine.is_none_or(|machine| machine == kept.machine);
-    let kept = memory_of(config)?.into_iter();
+    // A directory that cannot be listed is reported when it is checked.
+    let kept = memory_of(config).unwrap_or_default().into_iter();
     let idle = kept.filter(|kept| is_of(kept) && !kept.is_used());
-    Ok(idle.map(|kept| kept.bytes).sum())
+    idle.map(|kept| kept.bytes).sum()
 }
 
 /// Reports what a cluster has left, for `farm clean`, which keeps it.

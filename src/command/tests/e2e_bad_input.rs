@@ -171,9 +171,9 @@ fn a_configuration_is_refused_with_line_key_and_advice() {
         ),
         (
             "[memory]",
-            "[durability]\nreplicas = 2\n[memory]",
+            "[durability]\nmode = \"none\"\nreplicas = 2\n[memory]",
             &[
-                "bad.toml:9",
+                "bad.toml:10",
                 "durability.mode is \"none\"",
                 "write durability.mode = \"memory\"",
             ],
@@ -186,7 +186,11 @@ fn a_configuration_is_refused_with_line_key_and_advice() {
         (
             "[memory]",
             "[durability]\nmode = \"disk\"\n[memory]",
-            &["bad.toml:9", "durability.mode", "\"none\" or \"memory\""],
+            &[
+                "bad.toml:9",
+                "durability.mode",
+                "\"auto\", \"none\" or \"memory\"",
+            ],
         ),
         (
             "[memory]",

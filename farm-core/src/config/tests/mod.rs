@@ -51,8 +51,15 @@ fn refused(text: &str, kind: ProblemKind, line: usize, key: &str, words: &[&str]
 #[test]
 fn one_machine_is_enough_and_the_rest_has_defaults() {
     let config = Config::from_str("[[machine]]\nid = 1", "x.toml").expect("a valid configuration");
-    assert_eq!(config, Config::default_for(1, 1));
+    let mut expected = Config::default_for(1, 1);
+    assert_eq!(expected.durability(), Durability::None);
+    expected.durability.mode = None;
+    assert_eq!(config, expected);
     assert_eq!(config.memory.region_bytes, 2 * GIB);
+    // On RDMA devices nothing survives.
+    assert_eq!(config.durability(), Durability::Memory);
+    expected.cluster.fabric = Fabric::Verbs;
+    assert_eq!(expected.durability(), Durability::None);
 }
 
 #[test]
@@ -281,7 +288,7 @@ fn copies_need_a_mode_and_machines() {
     assert_eq!(refused(1, &[("durability.replicas", "1")]), None);
     let mut config = Config::default_for(5, 1);
     assert_eq!((config.replicas(), config.is_logged()), (1, false));
-    config.durability.mode = Durability::Memory;
+    config.durability.mode = Some(Durability::Memory);
     assert_eq!((config.replicas(), config.is_logged()), (3, true));
     config.machines.truncate(2);
     assert_eq!(config.replicas(), 2);

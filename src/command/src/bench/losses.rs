@@ -12,9 +12,9 @@ use crate::scratch::Scratch;
 
 /// Runs `farm bench losses`.
 pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
-    let mut config = args.common.config.resolve()?;
-    if config.durability.mode == Durability::None {
-        config.durability.mode = Durability::Memory;
+    let mut config = args.common.config.resolve_temporary()?;
+    if !config.is_logged() {
+        config.durability.mode = Some(Durability::Memory);
     }
     // Names have at most 40 characters.
     let name: String = config.cluster.name.chars().take(32).collect();

@@ -134,7 +134,7 @@ impl Plan {
     }
 
     pub(super) fn of_demo(args: &DemoArgs) -> anyhow::Result<Self> {
-        let config = args.config.resolve()?;
+        let config = args.config.resolve_temporary()?;
         let mut workloads = Vec::new();
         for letter in ['c', 'b'] {
             let mut properties = builtin(letter)?;

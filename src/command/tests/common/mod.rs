@@ -105,6 +105,10 @@ impl Place {
             self.name(),
             self.path("run").display()
         );
+        if !more.contains("[durability]") {
+            // Most clusters of tests leave nothing.
+            text.push_str("[durability]\nmode = \"none\"\n");
+        }
         for id in 1..=machines {
             text.push_str(&format!("[[machine]]\nid = {id}\n"));
         }
