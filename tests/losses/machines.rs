@@ -66,6 +66,13 @@ impl Machines {
         machines: u16,
         lease_ms: u32,
     ) -> Self {
+        let mut all = Self::prepare(name, replicas, lease_ms);
+        all.begin(machines);
+        all
+    }
+
+    /// Writes the configuration of machines that are to begin.
+    pub(crate) fn prepare(name: &str, replicas: usize, lease_ms: u32) -> Self {
         let name = format!("{name}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("farm-{name}"));
         std::fs::create_dir_all(&dir).unwrap();
@@ -80,15 +87,17 @@ impl Machines {
             dir.join("store").display(),
         );
         std::fs::write(dir.join("farm.toml"), text).unwrap();
-        let dir = Dir(dir);
-        let children = (1..=machines).map(|id| Some(child(&dir.0, id, [id, machines])));
-        let children = children.collect();
-        let cluster = name;
         Self {
-            cluster,
-            dir,
-            children,
+            cluster: name,
+            dir: Dir(dir),
+            children: Vec::new(),
         }
+    }
+
+    /// Starts machines 1 to `machines`.
+    pub(crate) fn begin(&mut self, machines: u16) {
+        let started = (1..=machines).map(|id| Some(child(&self.dir.0, id, [id, machines])));
+        self.children = started.collect();
     }
 
     /// Starts a machine again, by another process. Returns the number of the process.

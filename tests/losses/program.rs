@@ -112,7 +112,14 @@ fn a_machine() {
         .with_ansi(false)
         .with_writer(log)
         .init();
-    let cluster = Cluster::join(dir.path("farm.toml"), MachineId::new(machine).unwrap());
+    // A machine can have a configuration of its own.
+    let own = dir.path(&format!("farm-{machine}.toml"));
+    let config = if own.exists() {
+        own
+    } else {
+        dir.path("farm.toml")
+    };
+    let cluster = Cluster::join(config, MachineId::new(machine).unwrap());
     let cluster = cluster.start().unwrap();
     if begin == 0 {
         // It is killed.
@@ -144,8 +151,10 @@ fn a_machine() {
     let reported = File::create(dir.reported(id)).unwrap();
     let put = File::create(dir.put(id)).unwrap();
     let table = cluster.create_table::<u64, u64>("numbers", 1000).unwrap();
+    let (farm, of_run) = (cluster.farm(), Dir(dir.0.clone()));
+    // The process does not wait for it when its machine is evicted.
+    std::thread::spawn(move || hang_when_asked(&farm, &of_run, id));
     std::thread::scope(|scope| {
-        scope.spawn(|| hang_when_asked(&cluster.farm(), &dir, id));
         let put = (u64::from(id) * KEYS, &put);
         let (dir, farm) = (&dir, cluster.farm());
         scope.spawn(move || pollster::block_on(puts(farm, dir, table, put)));

@@ -102,6 +102,61 @@ fn the_others_go_on_when_a_worker_hangs() {
     }
 }
 
+/// While a machine that was left out stands still, programs join, and machines come back that are lost meanwhile.
+#[test]
+fn machines_join_while_one_that_was_evicted_stands_still() {
+    let mut machines = Machines::start("joins", 3);
+    machines.wait_for_transfers(200);
+    machines.signal(1, Signal::STOP);
+    machines.wait_for_log(2, "the cluster goes on with");
+    let program = machines.start_again(PROGRAM);
+    machines.wait_for_first(program);
+    machines.kill(2);
+    let second = machines.start_again(2);
+    machines.wait_for_first(second);
+    machines.end_evicted(1);
+    let first = machines.start_again(1);
+    machines.wait_for_first(first);
+    machines.wait_until_full(3);
+    machines.judge();
+}
+
+/// All machines but one that was evicted, and stands still, are killed, after a further change of the configuration. The next ones do not begin
+/// before that one has ended: it could still write to their logs.
+#[test]
+fn a_start_waits_for_the_end_of_a_machine_that_was_evicted() {
+    let mut machines = Machines::start_with_leases("awaits", 3, MACHINES, LEASE_MS);
+    machines.wait_for_transfers(200);
+    machines.signal(1, Signal::STOP);
+    machines.wait_for_log(2, "the cluster goes on with");
+    machines.wait_for_transfers_of(&[2, 3], 100);
+    machines.kill(3);
+    machines.wait_for_log(2, "the cluster goes on with 1 of 4");
+    machines.kill(2);
+    let second = machines.start_again(2);
+    // It would take some milliseconds to begin.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(machines.reported(second).is_empty());
+    machines.kill(1);
+    machines.wait_for_first(second);
+    machines.judge();
+}
+
+/// A machine with longer leases than the others gives signs of life less often, and stays.
+#[test]
+fn machines_with_leases_of_other_lengths_stay() {
+    let mut machines = Machines::prepare("lengths", 2, LEASE_MS);
+    let text = machines.dir.read("farm.toml").unwrap();
+    let long = text.replace("lease_ms = 100", "lease_ms = 4000");
+    assert_ne!(long, text);
+    machines.dir.write("farm-1.toml", &long);
+    machines.begin(MACHINES);
+    machines.wait_for_transfers(200);
+    std::thread::sleep(Duration::from_millis(1000));
+    machines.wait_for_transfers(200);
+    machines.judge();
+}
+
 /// Machines that are stopped for less than a lease stay.
 #[test]
 fn a_machine_that_is_stopped_for_a_short_time_stays() {

@@ -68,6 +68,10 @@ impl Worker {
 
     #[cold]
     fn stop_evicted(&mut self) {
+        if !self.store.map().is_complete() {
+            // It was joining, and has reported nothing.
+            return self.joins_again();
+        }
         marks::mark("membership: a machine finds that it is evicted");
         self.control.end_evicted(format!(
             "the other machines went on without machine {}, which they took for lost because it had not answered for the time of its \

@@ -320,16 +320,11 @@ impl Worker {
             return;
         };
         driver.looks = false;
-        // A process joins only when all others are connected to it. So a process to which this worker was not connected last has ended:
-        // another one of its machine has followed, or it was not alive long enough to be connected.
-        let boot_of = |machine| self.messaging.boot_of(machine);
-        let has_died = |one: &Process| {
-            boot_of(one.machine) != one.boot || self.endpoint.has_died(one.machine, one.boot)
-        };
-        let died: Vec<Process> = driver
-            .may_live
-            .extract_if(.., |one| has_died(one))
-            .collect();
+        let has_died = |one: &Process| self.endpoint.has_died(one.machine, one.boot);
+        let died = driver.may_live.extract_if(.., |one| has_died(one));
+        let mut died: Vec<Process> = died.collect();
+        let evicted = driver.value.evicted_that_may_run();
+        died.extend(evicted.filter(has_died));
         for process in died {
             marks::mark("membership: a lost process is proved to have ended");
             self.drive(|value, out| value.gone(process, out));

@@ -68,7 +68,8 @@ impl Parts {
     pub(super) fn leave_stopped(&self) {
         for machine in &self.machines {
             let process = machine.process.borrow();
-            if process.control.was_evicted() && machine.is_running() {
+            let is_gone = machine.gone.load(Ordering::Relaxed);
+            if process.control.was_evicted() && !is_gone {
                 // Its end is that of a process that is killed.
                 machine.ends.store(true, Ordering::Relaxed);
                 self.end_processors(machine);
@@ -228,8 +229,11 @@ impl Parts {
     /// Runs the fabric and other workers at an interruption: between two accesses of the running turn.
     pub(super) fn run_others(&self) {
         let innermost = lock(&self.under_way).last().copied();
+        // What else is interrupted would stand still, too.
+        let is_only = self.depth.load(Ordering::Relaxed) == 0;
         let machine = innermost.map(|index| &self.machines[self.seats[index].machine]);
         if let Some(machine) = machine
+            && is_only
             && machine.stalls.swap(false, Ordering::Relaxed)
         {
             self.depth.fetch_add(1, Ordering::Relaxed);

@@ -404,6 +404,13 @@ impl Backend for SimEndpoint {
         lock(&self.state).evict(machine, boot)
     }
 
+    fn close_start(&mut self, machine: MachineId, boot: u64) {
+        let mut state = lock(&self.state);
+        if state.machine_has(machine, boot) {
+            state.disconnect(self.worker.machine, machine, Departure::Lost);
+        }
+    }
+
     fn close(&mut self, machine: MachineId) {
         lock(&self.state).disconnect(self.worker.machine, machine, Departure::Lost);
     }

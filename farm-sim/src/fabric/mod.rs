@@ -258,6 +258,11 @@ impl SimFabric {
         self.state().change_lease(machine, has_expired);
     }
 
+    /// Evicts the last start of a machine, as others do that go on without it.
+    pub fn evict(&self, machine: MachineId) {
+        self.state().eviction(machine).set();
+    }
+
     /// Returns whether others have evicted the last start of a machine.
     pub fn is_evicted(&self, machine: MachineId) -> bool {
         self.state().eviction(machine).has_happened()

@@ -319,6 +319,11 @@ impl State {
         machine.gone || machine.boot != boot
     }
 
+    /// Returns whether this is the last start of a machine.
+    pub(super) fn machine_has(&self, id: MachineId, boot: u64) -> bool {
+        self.machine(id).boot == boot
+    }
+
     /// Returns whether others have evicted the last start of a machine.
     pub(super) fn eviction(&self, id: MachineId) -> &Eviction {
         &self.machine(id).eviction

@@ -270,8 +270,12 @@ pub(super) struct Awaited<'a> {
     refused: Vec<String>,
     /// Reasons why missing machines could not be reached, from the last attempt.
     unreached: BTreeMap<MachineId, String>,
+    /// Machines that need not be present, and do not answer.
+    silent: BTreeSet<MachineId>,
 }
 
+/// Longest time until a machine answers that need not be present: a part of the time of one attempt to join.
+pub(super) const LONGEST_ANSWER: Duration = Duration::from_millis(200);
 /// Maximum number of refused callers that are remembered for the message.
 const MOST_REFUSED: usize = 8;
 
@@ -303,6 +307,7 @@ impl<'a> Awaited<'a> {
             started: Clock::Host.now(),
             refused: Vec::new(),
             unreached: BTreeMap::new(),
+            silent: BTreeSet::new(),
         }
     }
 
@@ -344,6 +349,16 @@ impl<'a> Awaited<'a> {
         self.asked.retain(|asked| *asked != machine);
     }
 
+    /// Records that a machine that need not be present listens, and has not answered for [`LONGEST_ANSWER`]. It may stand still, for example
+    /// because it was stopped, and is not awaited. If it starts, it finds this machine running when it goes on.
+    pub(super) fn is_silent(&mut self, machine: MachineId, why: String) {
+        tracing::info!(%machine, "a machine that need not be present does not answer: not waiting for it");
+        self.not_reached(machine, why);
+        self.running.retain(|running| *running != machine);
+        self.unsettled.remove(&machine);
+        self.silent.insert(machine);
+    }
+
     /// Records that a machine has answered whether it runs.
     pub(super) fn answered(&mut self, machine: MachineId) {
         self.asked.push(machine);
@@ -351,6 +366,7 @@ impl<'a> Awaited<'a> {
 
     /// Records that a machine listens, has called, or was asked.
     pub(super) fn is_present(&mut self, machine: MachineId) {
+        self.silent.remove(&machine);
         if self.joiners.contains(&machine) {
             self.unsettled.insert(machine);
         }
@@ -386,7 +402,10 @@ impl<'a> Awaited<'a> {
     }
 
     fn unmet(&self) -> impl Iterator<Item = MachineId> + '_ {
-        self.missing.iter().chain(&self.joiners).copied()
+        let unmet = self.missing.iter().chain(&self.joiners);
+        unmet
+            .copied()
+            .filter(|machine| !self.silent.contains(machine))
     }
 
     /// Returns the machines to dial. Of two machines that start, the one with the greater id dials. A machine that runs is

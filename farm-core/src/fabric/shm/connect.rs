@@ -19,14 +19,15 @@ use super::shared::{PeerState, Shared, map_capability};
 use super::signs::SIGNS_BYTES;
 use crate::fabric::Capability;
 use crate::fabric::handshake::{
-    Awaited, Begins, Callers, ConnectError, Patience, REDIAL, Roster, Sockets, TurnedAway,
-    offers_its_own, receive_line, same_cluster, same_configuration, same_machines, same_version,
-    send_line, wait_readable,
+    Awaited, Begins, Callers, ConnectError, LONGEST_ANSWER, Patience, REDIAL, Roster, Sockets,
+    TurnedAway, offers_its_own, receive_line, same_cluster, same_configuration, same_machines,
+    same_version, send_line, wait_readable,
 };
 use crate::ids::MachineId;
+use crate::time::{Clock, Nanos};
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 5;
+pub(super) const VERSION: u32 = 6;
 
 /// The description of a machine: the first line that the calling machine sends, and the content of [`Answer::Welcome`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -85,9 +86,6 @@ pub(super) enum Answer {
     },
 }
 
-/// Longest time until a machine answers that need not be present.
-const LONGEST_ANSWER: Duration = Duration::from_secs(1);
-
 pub(super) type Met = (Hello, Option<UnixStream>);
 
 /// Dials the machines with smaller ids and accepts those with greater ids, until all are connected.
@@ -104,7 +102,7 @@ pub(super) fn meet(
     let mut met = Vec::with_capacity(machines);
     listener.set_nonblocking(true)?;
     let mut callers = Callers::new(machines);
-    let mut answers = Callers::new(machines);
+    let mut answers: Callers<UnixStream, (MachineId, Nanos)> = Callers::new(machines);
     while !awaited.is_complete() {
         let left = awaited.left()?;
         let sockets = met.iter_mut().filter_map(|(hello, socket): &mut Met| {
@@ -119,9 +117,8 @@ pub(super) fn meet(
                 Ok(socket) => {
                     match dial(shared, &awaited, machine, socket, offer(machine), left)? {
                         Dialled::Met(met) => found.push(*met),
-                        Dialled::NotYet(why) => {
-                            awaited.not_connected(machine, why);
-                        }
+                        Dialled::NotYet(why) => awaited.not_connected(machine, why),
+                        Dialled::Silent(why) => awaited.is_silent(machine, why),
                     }
                 }
                 Err(error) if is_not_there(&error) => awaited.is_absent(machine),
@@ -129,13 +126,19 @@ pub(super) fn meet(
             }
         }
         for machine in awaited.to_ask() {
-            if answers.known().any(|known| *known == machine) {
+            let asked = answers.known().find(|known| known.0 == machine).copied();
+            if let Some((_, since)) = asked {
+                let waited = Clock::Host.now().since(since);
+                if awaited.may_be_absent(machine) && waited >= LONGEST_ANSWER {
+                    let why = "the machine did not answer whether it runs";
+                    awaited.is_silent(machine, why.into());
+                }
                 continue;
             }
             match ask(shared, machine) {
                 Some(socket) => {
                     awaited.is_present(machine);
-                    answers.admit(socket, machine);
+                    answers.admit(socket, (machine, Clock::Host.now()));
                 }
                 None => awaited.is_absent(machine),
             }
@@ -144,7 +147,7 @@ pub(super) fn meet(
             let talking = callers.fds().chain(answers.fds());
             wait_readable(talking.chain([listener.as_fd()]), REDIAL);
         }
-        for (answer, _, machine) in answers.lines() {
+        for (answer, _, (machine, _)) in answers.lines() {
             awaited.answered(machine);
             match answer {
                 Answer::Refused { machine, why } => {
@@ -192,6 +195,8 @@ fn ask(shared: &Shared, machine: MachineId) -> Option<UnixStream> {
 enum Dialled {
     Met(Box<Met>),
     NotYet(String),
+    /// The machine need not be present, and does not answer.
+    Silent(String),
 }
 
 fn dial(
@@ -210,14 +215,17 @@ fn dial(
     socket.set_read_timeout(Some(timeout))?;
     // A machine that begins to run drops the callers that it has not answered.
     let ended = |error: &std::io::Error| {
-        let retries = match error.kind() {
+        let why = || format!("the machine did not answer ({error})");
+        match error.kind() {
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
-                awaited.joins()
+                awaited.joins().then(|| Dialled::NotYet(why()))
             }
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => awaited.may_be_absent(machine),
-            _ => false,
-        };
-        retries.then(|| Dialled::NotYet(format!("the machine did not answer ({error})")))
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
+                let may_be_absent = awaited.may_be_absent(machine);
+                may_be_absent.then(|| Dialled::Silent(why()))
+            }
+            _ => None,
+        }
     };
     let answer = send_line(&mut socket, &Hello::of(shared, offer))
         .and_then(|()| receive_line::<Answer>(&socket));

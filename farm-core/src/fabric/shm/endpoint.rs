@@ -478,9 +478,10 @@ impl Backend for ShmEndpoint {
     }
 
     fn has_died(&self, machine: MachineId, boot: u64) -> bool {
-        let peer = self.shared.peer(machine);
-        // Only a start that follows has another number.
-        peer.is_some_and(|peer| peer.boot != boot || peer.has_died())
+        match self.shared.peer(machine).filter(|peer| peer.boot == boot) {
+            Some(peer) => peer.has_died(),
+            None => self.shared.has_died(machine, boot),
+        }
     }
 
     #[inline]

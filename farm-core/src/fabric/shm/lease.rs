@@ -1,5 +1,5 @@
 //! Leases between processes on one host (`FaRM'15 §5.1`). A thread of each machine counts in the first file of its start, and looks at
-//! the counts of its peers. A peer whose count does not change for the time of a lease has stopped, or is very slow. That is no proof that
+//! the counts of its peers. A peer whose count does not change for the time of a lease, its own or that of the one who looks, whichever is longer, has stopped, or is very slow. That is no proof that
 //! it has ended: before others take its place, they [evict](crate::fabric::Eviction) it.
 //!
 //! A machine with a worker that [hangs](super::turns) gives no sign of life either.
@@ -33,6 +33,16 @@ struct Seen {
     has_expired: bool,
 }
 
+/// What a peer shows.
+#[derive(Clone, Copy, Debug)]
+struct Sign {
+    /// The machine, and its start.
+    peer: (MachineId, u64),
+    count: u64,
+    /// Time between two counts.
+    period: Duration,
+}
+
 /// The leases of the peers of a machine, as far as it can tell.
 #[derive(Debug)]
 struct Leases {
@@ -51,15 +61,20 @@ impl Leases {
         }
     }
 
-    /// Looks at the counts of all peers, by machine and start. Returns what has changed.
-    fn look(&mut self, now: Nanos, counts: &[((MachineId, u64), u64)]) -> Vec<Lease> {
+    /// Looks at the signs of all peers. Returns what has changed.
+    fn look(&mut self, now: Nanos, peers: &[Sign]) -> Vec<Lease> {
         let last = self.last.replace(now);
         let in_time = last.is_some_and(|last| now.since(last) < 2 * self.period);
         self.seen
-            .retain(|peer, _| counts.iter().any(|one| one.0 == *peer));
+            .retain(|peer, _| peers.iter().any(|one| one.peer == *peer));
         let mut changes = Vec::new();
-        for (peer @ (machine, boot), count) in counts {
-            let (machine, boot) = (*machine, *boot);
+        for Sign {
+            peer,
+            count,
+            period,
+        } in peers
+        {
+            let (machine, boot) = *peer;
             let is_new = !self.seen.contains_key(peer);
             let seen = self.seen.entry(*peer).or_default();
             if is_new || seen.count != *count {
@@ -67,7 +82,10 @@ impl Leases {
             } else if in_time {
                 seen.looks += 1;
             }
-            let has_expired = seen.looks >= LOOKS;
+            // The longer one of the two leases counts.
+            let looks = period.as_nanos().div_ceil(self.period.as_nanos().max(1));
+            let looks = LOOKS.saturating_mul(looks.clamp(1, u32::MAX.into()) as u32);
+            let has_expired = seen.looks >= looks;
             if std::mem::replace(&mut seen.has_expired, has_expired) != has_expired {
                 changes.push(Lease {
                     machine,
@@ -117,6 +135,7 @@ impl Drop for LeaseThread {
 
 fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
     let (mut leases, eviction) = (Leases::new(lease), shared.signs.eviction());
+    shared.signs.begin(leases.period);
     let (mut changes, mut watch, mut hangs) = (VecDeque::new(), Watch::new(LOOKS), None);
     while !ends.load(Ordering::Acquire) {
         let hung = watch.look(&shared.turns, &shared.doorbells);
@@ -131,8 +150,8 @@ fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
             shared.wake_all();
         }
         // This thread waits for no lock: the thread that has it may not be scheduled for long.
-        if let Some(counts) = shared.counts() {
-            changes.extend(leases.look(Clock::Host.now(), &counts));
+        if let Some(peers) = shared.signs_of_peers() {
+            changes.extend(leases.look(Clock::Host.now(), &peers));
         }
         shared.leases_changed(&mut changes);
         std::thread::park_timeout(leases.period);
@@ -152,13 +171,17 @@ fn say_whether_it_hangs(shared: &Shared, hung: Option<WorkerId>) {
 }
 
 impl Shared {
-    /// Returns the counts of all peers that are connected, without this machine; `None` if another thread changes the peers.
-    fn counts(&self) -> Option<Vec<((MachineId, u64), u64)>> {
+    /// Returns the signs of all peers that are connected, without this machine; `None` if another thread changes the peers.
+    fn signs_of_peers(&self) -> Option<Vec<Sign>> {
         let peers = self.try_peers()?;
         let others = peers.iter().filter(|peer| peer.boot != self.boot);
         let connected = others.filter(|peer| peer.departure().is_none());
-        let count = |peer: &Arc<PeerState>| ((peer.machine, peer.boot), peer.signs.count());
-        Some(connected.map(count).collect())
+        let sign = |peer: &Arc<PeerState>| Sign {
+            peer: (peer.machine, peer.boot),
+            count: peer.signs.count(),
+            period: peer.signs.period(),
+        };
+        Some(connected.map(sign).collect())
     }
 }
 
@@ -189,7 +212,11 @@ pub fn measure_lateness(time: Duration, cores: usize) -> Option<Lateness> {
     let ends = AtomicBool::new(false);
     let thread = || std::thread::Builder::new().name("farm-lateness".into());
     std::thread::scope(|scope| {
-        let is_busy = || while !ends.load(Ordering::Relaxed) {};
+        let is_busy = || {
+            while !ends.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        };
         let busy = (0..cores).map(|_| thread().spawn_scoped(scope, is_busy));
         let busy = busy.collect::<std::io::Result<Vec<_>>>();
         let measured = busy.and_then(|_| thread().spawn_scoped(scope, || sleep_for(time)));
@@ -205,7 +232,7 @@ fn sleep_for(time: Duration) -> Lateness {
     let (began, mut most) = (Clock::Host.now(), Duration::ZERO);
     loop {
         let before = Clock::Host.now();
-        std::thread::sleep(MEASURED_SLEEP);
+        std::thread::park_timeout(MEASURED_SLEEP);
         let now = Clock::Host.now();
         most = most.max(now.since(before).saturating_sub(MEASURED_SLEEP));
         if now.since(began) >= time {
@@ -228,12 +255,38 @@ mod tests {
         (MachineId::new(machine).unwrap(), 7)
     }
 
+    fn sign(peer: (MachineId, u64), count: u64) -> Sign {
+        Sign {
+            peer,
+            count,
+            period: Duration::from_nanos(PERIOD),
+        }
+    }
+
+    /// A machine with longer leases gives signs less often.
+    #[test]
+    fn the_longer_one_of_two_leases_counts() {
+        let (mut leases, mut now) = (leases(), 0);
+        let slow = Sign {
+            period: Duration::from_nanos(5 * PERIOD / 2),
+            ..sign(peer(1), 1)
+        };
+        let mut expires = |looks: u32| {
+            (0..looks).any(|_| {
+                now += PERIOD;
+                !leases.look(Nanos(now), &[slow]).is_empty()
+            })
+        };
+        assert!(!expires(3 * LOOKS));
+        assert!(expires(1));
+    }
+
     /// Looks `times` times, a period apart. Returns the numbers of looks at which something has changed.
     fn looks(leases: &mut Leases, now: &mut u64, times: u32, count: u64) -> Vec<(u32, bool)> {
         let mut changes = Vec::new();
         for look in 1..=times {
             *now += PERIOD;
-            let found = leases.look(Nanos(*now), &[(peer(1), count)]);
+            let found = leases.look(Nanos(*now), &[sign(peer(1), count)]);
             changes.extend(found.iter().map(|lease| (look, lease.has_expired)));
         }
         changes
@@ -271,7 +324,7 @@ mod tests {
         let (machine, boot) = peer(1);
         for _ in 0..LOOKS {
             now += PERIOD;
-            assert_eq!(leases.look(Nanos(now), &[((machine, boot + 1), 5)]), []);
+            assert_eq!(leases.look(Nanos(now), &[sign((machine, boot + 1), 5)]), []);
         }
         now += PERIOD;
         assert_eq!(leases.look(Nanos(now), &[]), []);

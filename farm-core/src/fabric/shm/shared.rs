@@ -173,6 +173,14 @@ impl Shared {
         found.ok().map(|at| Arc::clone(&peers[at]))
     }
 
+    /// Returns whether a process to which this machine is not connected has ended. Its files may be gone.
+    pub(super) fn has_died(&self, machine: MachineId, boot: u64) -> bool {
+        match File::open(self.names.memory(machine, boot, 0)) {
+            Ok(first) => matches!(first.try_lock_shared(), Ok(())),
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        }
+    }
+
     /// Returns whether this machine is connected to a peer.
     pub(super) fn is_connected(&self, machine: MachineId) -> bool {
         let peer = self.peer(machine);

@@ -191,14 +191,21 @@ impl Reconfiguration {
             marks::mark("membership: a minority waits");
             return self.block(Blocked::Minority { reached, of }, out);
         }
-        let before = match is_in_effect || mutants::is_on("expiring forgotten") {
-            true => &[][..],
-            false => {
-                marks::mark("membership: a configuration follows one that was not in effect");
-                &base.expiring
-            }
+        if !is_in_effect {
+            marks::mark("membership: a configuration follows one that was not in effect");
+        }
+        // Those that were evicted, and have not ended, are named as long as they may run: a start after the end of all machines waits for
+        // their end, because they can still write to logs.
+        let may_run = |one: &&Process| !is_in_effect || !self.gone.contains(one);
+        let before = base.expiring.iter().filter(may_run).copied();
+        let before: Vec<Process> = match mutants::is_on("expiring forgotten") {
+            true => Vec::new(),
+            false => before.collect(),
         };
-        match base.without(&lost, self.me.machine, before.iter().copied()) {
+        if is_in_effect && !before.is_empty() {
+            marks::mark("membership: an evicted process stays named");
+        }
+        match base.without(&lost, self.me.machine, before) {
             Ok(mut next) => {
                 if let Some(extension) = extension {
                     marks::mark("membership: machines or replicas are added");

@@ -167,6 +167,8 @@ impl Reconfiguration {
     pub fn new(me: Process, current: Configuration) -> Self {
         Self {
             me,
+            // What is in effect has awaited them.
+            evicted: current.expiring.iter().copied().collect(),
             current: Arc::new(current),
             next: None,
             suspected: BTreeSet::new(),
@@ -174,7 +176,6 @@ impl Reconfiguration {
             silent: BTreeSet::new(),
             expired: BTreeSet::new(),
             gone: BTreeSet::new(),
-            evicted: BTreeSet::new(),
             told: BTreeSet::new(),
             leading: None,
             extension: None,
@@ -244,6 +245,17 @@ impl Reconfiguration {
     /// Returns whether the newest configuration that this machine knows was made without this process, which had a part in an earlier one.
     pub fn has_evicted(&self, process: Process) -> bool {
         self.known().expiring.contains(&process)
+    }
+
+    /// Returns the processes that were evicted and may run, as far as is known.
+    pub fn evicted_that_may_run(&self) -> impl Iterator<Item = Process> {
+        let expiring = self.current.expiring.iter().copied();
+        expiring.filter(|one| !self.gone.contains(one))
+    }
+
+    /// Returns whether a process is evicted, so that nothing waits for it.
+    pub fn is_evicted(&self, process: Process) -> bool {
+        self.evicted.contains(&process)
     }
 
     /// Handles that an evicted process reports nothing any more: the others need not wait for its end.
@@ -405,6 +417,7 @@ impl Reconfiguration {
         };
         if let Some(next) = self.next.take_if(|next| is_next(next)) {
             self.current = next.configuration;
+            self.evicted.extend(&self.current.expiring);
             self.passed_over = 0;
             out.push(Action::Commit(self.current.clone()));
         }

@@ -16,7 +16,9 @@ impl Worker {
         tracing::info!(configuration = %configuration.version, "applying another configuration");
         if let Some(driver) = &mut self.members.driver {
             // The end of these is awaited, also of one to which this machine was never connected.
-            driver.may_live.extend(&configuration.expiring);
+            let left = configuration.expiring.iter();
+            let awaited = left.filter(|one| !driver.value.is_evicted(**one));
+            driver.may_live.extend(awaited);
         }
         self.store.apply(configuration);
         if let Some(manager) = &mut self.recorder.manager {

@@ -27,6 +27,10 @@ impl Worker {
     /// Calls the continuations of reads that failed when they were started.
     pub(in crate::worker) fn end_failed_reads(&mut self) -> bool {
         let count = self.failed_reads.len();
+        // That an object is gone may be as old as a value.
+        if count > 0 && self.is_evicted() {
+            return false;
+        }
         for _ in 0..count {
             let Some((cont, slot, error)) = self.failed_reads.pop_front() else {
                 break;

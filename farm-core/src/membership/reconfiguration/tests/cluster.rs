@@ -580,6 +580,20 @@ impl Cluster {
                 member.machine
             );
         }
+        // A process that runs is a member, or was evicted, and is named as long as it may run.
+        let before: Vec<&Configuration> =
+            self.store.iter().take_while(|one| *one != next).collect();
+        for machine in self.live() {
+            let process = self.process(machine);
+            if !before.iter().any(|one| one.has(process)) {
+                continue;
+            }
+            assert!(
+                next.has(process) || next.expiring.contains(&process),
+                "{} is in effect, and does not name {machine}, which runs",
+                next.version
+            );
+        }
         for region in &next.regions {
             let primary = region.primary();
             // Another process of the machine has other memory.
