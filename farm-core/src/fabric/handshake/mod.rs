@@ -84,6 +84,8 @@ pub struct Roster<'a> {
     pub joiners: &'a [MachineId],
     /// Those that may call again later, although they are met at the start, because they may be lost.
     pub returning: &'a [MachineId],
+    /// Those that have no part in what this machine joins, for example because they were evicted: they are not awaited if they do not answer.
+    pub outsiders: &'a [MachineId],
     /// With what the machine begins, if it does not run. It connects only to machines that run, or begin with the same.
     pub begins: Begins,
 }
@@ -106,6 +108,7 @@ impl<'a> From<&'a [MachineId]> for Roster<'a> {
             machines,
             joiners: &[],
             returning: &[],
+            outsiders: &[],
             begins: Begins::New,
         }
     }
@@ -274,8 +277,10 @@ pub(super) struct Awaited<'a> {
     silent: BTreeSet<MachineId>,
 }
 
-/// Longest time until a machine answers that need not be present: a part of the time of one attempt to join.
-pub(super) const LONGEST_ANSWER: Duration = Duration::from_millis(200);
+/// Longest time until a machine answers that need not be present.
+const LONGEST_ANSWER: Duration = Duration::from_secs(1);
+/// Longest time until an [outsider](Roster::outsiders) answers: a part of the time of one attempt to join.
+pub(super) const LONGEST_ANSWER_OF_OUTSIDER: Duration = Duration::from_millis(200);
 /// Maximum number of refused callers that are remembered for the message.
 const MOST_REFUSED: usize = 8;
 
@@ -349,10 +354,10 @@ impl<'a> Awaited<'a> {
         self.asked.retain(|asked| *asked != machine);
     }
 
-    /// Records that a machine that need not be present listens, and has not answered for [`LONGEST_ANSWER`]. It may stand still, for example
-    /// because it was stopped, and is not awaited. If it starts, it finds this machine running when it goes on.
+    /// Records that an [outsider](Roster::outsiders) listens, and has not answered. It may stand still, because it was stopped, and is not awaited.
+    /// If it is a start of the machine that joins, too, it finds this machine running when it goes on.
     pub(super) fn is_silent(&mut self, machine: MachineId, why: String) {
-        tracing::info!(%machine, "a machine that need not be present does not answer: not waiting for it");
+        tracing::info!(%machine, "a machine that is no member does not answer: not waiting for it");
         self.not_reached(machine, why);
         self.running.retain(|running| *running != machine);
         self.unsettled.remove(&machine);
@@ -394,6 +399,19 @@ impl<'a> Awaited<'a> {
     /// Returns whether a machine need not be present.
     pub(super) fn may_be_absent(&self, machine: MachineId) -> bool {
         self.joiners.contains(&machine)
+    }
+
+    /// Returns how long to wait for an answer of a machine; `None` for as long as this machine waits at all.
+    pub(super) fn longest_answer(&self, machine: MachineId) -> Option<Duration> {
+        match self.is_outsider(machine) {
+            true => Some(LONGEST_ANSWER_OF_OUTSIDER),
+            false => self.may_be_absent(machine).then_some(LONGEST_ANSWER),
+        }
+    }
+
+    /// Returns whether a machine has no part in what this one joins.
+    pub(super) fn is_outsider(&self, machine: MachineId) -> bool {
+        self.joiners.contains(&machine) && self.roster.outsiders.contains(&machine)
     }
 
     fn must_dial(&self, machine: MachineId) -> bool {
@@ -553,6 +571,7 @@ mod tests {
             machines: &machines,
             joiners: &machines[2..],
             returning: &[],
+            outsiders: &[],
             begins: Begins::New,
         };
         let mut awaited = Awaited::new(third, "test", roster, Duration::from_secs(1).into());

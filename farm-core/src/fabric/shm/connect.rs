@@ -19,9 +19,9 @@ use super::shared::{PeerState, Shared, map_capability};
 use super::signs::SIGNS_BYTES;
 use crate::fabric::Capability;
 use crate::fabric::handshake::{
-    Awaited, Begins, Callers, ConnectError, LONGEST_ANSWER, Patience, REDIAL, Roster, Sockets,
-    TurnedAway, offers_its_own, receive_line, same_cluster, same_configuration, same_machines,
-    same_version, send_line, wait_readable,
+    Awaited, Begins, Callers, ConnectError, LONGEST_ANSWER_OF_OUTSIDER, Patience, REDIAL, Roster,
+    Sockets, TurnedAway, offers_its_own, receive_line, same_cluster, same_configuration,
+    same_machines, same_version, send_line, wait_readable,
 };
 use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
@@ -129,7 +129,7 @@ pub(super) fn meet(
             let asked = answers.known().find(|known| known.0 == machine).copied();
             if let Some((_, since)) = asked {
                 let waited = Clock::Host.now().since(since);
-                if awaited.may_be_absent(machine) && waited >= LONGEST_ANSWER {
+                if awaited.is_outsider(machine) && waited >= LONGEST_ANSWER_OF_OUTSIDER {
                     let why = "the machine did not answer whether it runs";
                     awaited.is_silent(machine, why.into());
                 }
@@ -195,7 +195,7 @@ fn ask(shared: &Shared, machine: MachineId) -> Option<UnixStream> {
 enum Dialled {
     Met(Box<Met>),
     NotYet(String),
-    /// The machine need not be present, and does not answer.
+    /// The machine is no member, and does not answer.
     Silent(String),
 }
 
@@ -208,10 +208,7 @@ fn dial(
     timeout: Duration,
 ) -> Result<Dialled, ConnectError> {
     let refused = |why: String| ConnectError::Refused { machine, why };
-    let timeout = match awaited.may_be_absent(machine) {
-        true => timeout.min(LONGEST_ANSWER),
-        false => timeout,
-    };
+    let timeout = timeout.min(awaited.longest_answer(machine).unwrap_or(timeout));
     socket.set_read_timeout(Some(timeout))?;
     // A machine that begins to run drops the callers that it has not answered.
     let ended = |error: &std::io::Error| {
@@ -220,9 +217,12 @@ fn dial(
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 awaited.joins().then(|| Dialled::NotYet(why()))
             }
+            ErrorKind::WouldBlock | ErrorKind::TimedOut if awaited.is_outsider(machine) => {
+                Some(Dialled::Silent(why()))
+            }
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 let may_be_absent = awaited.may_be_absent(machine);
-                may_be_absent.then(|| Dialled::Silent(why()))
+                may_be_absent.then(|| Dialled::NotYet(why()))
             }
             _ => None,
         }
