@@ -1,5 +1,7 @@
 //! `farm campaign`: kills all processes of clusters under load, again and again, and checks what they have left.
 
+mod single;
+
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -15,7 +17,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use serde::{Deserialize, Serialize};
 
 use crate::Usage;
-use crate::cli::CampaignArgs;
+use crate::cli::{CampaignArgs, Losses};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{Beginning, News, Order};
 
@@ -41,9 +43,15 @@ struct RunResult {
     seed: u64,
     workload: String,
     copies: u8,
-    /// Number of times that all processes were killed while clients ran.
+    /// What was lost each time.
+    #[serde(default)]
+    losses: Losses,
+    /// Number of times that all processes were killed while clients ran, or one was lost.
     kills: u32,
-    /// Number of times that they were killed while they started.
+    /// Number of times that one was not killed but stopped, for a shorter or a longer time than that of a lease.
+    #[serde(default)]
+    stops: u32,
+    /// Number of times that all were killed while they started.
     kills_of_starts: u32,
     /// Transactions, and operations on keys, that were checked.
     operations: u64,
@@ -56,7 +64,8 @@ struct RunResult {
 pub(crate) fn run(args: &CampaignArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
     let config = config_of(args)?;
     let known = args.results.as_deref().map(read_results).transpose()?;
-    let known = known.unwrap_or_default();
+    let mut known = known.unwrap_or_default();
+    known.retain(|one| one.losses == args.losses);
     let mut results = args.results.as_deref().map(open_results).transpose()?;
     let mut done: u64 = known.iter().map(|one| u64::from(one.kills)).sum();
     let (before, mut ran, mut wrong) = (done, 0, 0);
@@ -82,7 +91,8 @@ pub(crate) fn run(args: &CampaignArgs, log: Option<&str>) -> anyhow::Result<Exit
     let kills = done - before;
     writeln!(
         crate::Output,
-        "{ran} run(s), in which all processes were killed {kills} time(s): {wrong} run(s) were wrong"
+        "{ran} run(s), in which {} {kills} time(s): {wrong} run(s) were wrong",
+        args.losses.in_words()
     )?;
     if before > 0 {
         let was_wrong = known.iter().filter(|one| one.outcome != "ok").count();
@@ -121,6 +131,16 @@ fn config_of(args: &CampaignArgs) -> anyhow::Result<Config> {
             config.machines.len()
         );
         return Err(Usage::error(why));
+    }
+    let least = args.losses.least_copies();
+    if config.machines.len() < least
+        || args
+            .copies
+            .is_some_and(|copies| usize::from(copies) < least)
+    {
+        return Err(Usage::error(
+            "the others go on without a machine (--losses one) only if they have copies: that needs two machines, and two copies (--copies)",
+        ));
     }
     config.validate()?;
     check_memory(&config, &probe(&config.memory.dir))?;
@@ -161,14 +181,20 @@ fn say(result: &RunResult, (done, of): (u64, u64)) -> anyhow::Result<()> {
         copies,
         kills,
         kills_of_starts,
+        stops,
         operations,
         outcome,
         ..
     } = result;
+    let how = match result.losses {
+        Losses::All => {
+            format!("killed {kills} time(s) and {kills_of_starts} time(s) at the start")
+        }
+        Losses::One => format!("one lost {kills} time(s), {stops} of them stopped"),
+    };
     writeln!(
         crate::Output,
-        "[{done} of {of}] seed {seed}: {workload}, {copies} cop{}, killed {kills} time(s) and {kills_of_starts} time(s) at the start, \
-         {operations} operations: {outcome}",
+        "[{done} of {of}] seed {seed}: {workload}, {copies} cop{}, {how}, {operations} operations: {outcome}",
         if *copies == 1 { "y" } else { "ies" }
     )?;
     Ok(())
@@ -184,7 +210,7 @@ fn one(
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let drawn = Kind::ALL[rng.random_range(0..Kind::ALL.len())];
     let machines = config.machines.len();
-    let copies = rng.random_range(1..=machines.min(3)) as u8;
+    let copies = rng.random_range(args.losses.least_copies()..=machines.min(3)) as u8;
     let (kind, copies) = (
         args.workload.unwrap_or(drawn),
         args.copies.unwrap_or(copies),
@@ -211,7 +237,9 @@ fn one(
         seed,
         workload: kind.to_string(),
         copies,
+        losses: args.losses,
         kills: 0,
+        stops: 0,
         kills_of_starts: 0,
         operations: 0,
         outcome: "ok".into(),
@@ -219,8 +247,9 @@ fn one(
     };
     let mut cluster = Cluster::start_judged(&config, log, args.mutant.as_deref())?;
     let patience = Duration::from_secs(args.patience.into());
-    let ran = kill_and_judge(
+    let ran = lose_and_judge(
         &mut cluster,
+        &config,
         &spec,
         (&mut rng, patience),
         (kills, &mut result),
@@ -254,9 +283,10 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Runs the workload, kills all processes again and again, and checks the history and the final state.
-fn kill_and_judge(
+/// Runs the workload, has processes be lost again and again, and checks the history and the final state.
+fn lose_and_judge(
     cluster: &mut Cluster,
+    config: &Config,
     spec: &Spec,
     (rng, patience): (&mut Xoshiro256PlusPlus, Duration),
     (kills, result): (u32, &mut RunResult),
@@ -270,6 +300,22 @@ fn kill_and_judge(
         logs: logs.clone(),
     };
     beginning.known = begin(cluster, &beginning, patience)?;
+    let losses = result.losses;
+    let (by, of) = ((&mut *rng, patience), (kills, &mut *result));
+    match losses {
+        Losses::All => kill_all(cluster, by, &mut beginning, of)?,
+        Losses::One => single::lose_some(cluster, config, by, &mut beginning, of)?,
+    }
+    judge(cluster, spec, &logs, patience, result)
+}
+
+/// Kills all processes, and starts them again, `kills` times.
+fn kill_all(
+    cluster: &mut Cluster,
+    (rng, patience): (&mut Xoshiro256PlusPlus, Duration),
+    beginning: &mut Beginning,
+    (kills, result): (u32, &mut RunResult),
+) -> anyhow::Result<()> {
     for _ in 0..kills {
         wait(cluster, rng.random_range(0..MOST_RUNNING_MS))?;
         cluster.kill_all()?;
@@ -289,8 +335,19 @@ fn kill_and_judge(
             matches!(news, News::Ready).then_some(())
         })?;
         beginning.starts += 1;
-        begin(cluster, &beginning, patience)?;
+        begin(cluster, beginning, patience)?;
     }
+    Ok(())
+}
+
+/// Ends the workload, and checks the history and the final state.
+fn judge(
+    cluster: &mut Cluster,
+    spec: &Spec,
+    logs: &Path,
+    patience: Duration,
+    result: &mut RunResult,
+) -> anyhow::Result<()> {
     cluster.order(&Order::Enough)?;
     cluster.gather_within(("the end of all operations", patience), |_, news| {
         matches!(news, News::Worked).then_some(())
@@ -306,7 +363,7 @@ fn kill_and_judge(
             News::Work { finished, .. } => Some(finished),
             _ => None,
         })?;
-    let (logs, mut finished) = (read_logs(&logs)?, FinalState::all(finished));
+    let (logs, mut finished) = (read_logs(logs)?, FinalState::all(finished));
     finished.take_paid(&logs);
     if is_graph {
         // No client knows the nodes that those of killed processes have added with ids that the graph has chosen.

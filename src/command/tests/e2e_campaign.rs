@@ -43,6 +43,36 @@ fn all_processes_are_killed_fifty_times() {
     );
 }
 
+/// Single machines are killed or stopped, the others go on, and each that was lost comes back before the next one is.
+#[test]
+fn single_machines_are_lost_and_come_back() {
+    let place = Place::new("campaign-one");
+    let file = place.path("results.jsonl");
+    let args = "--losses one --kills 24 --kills-per-run 8 --set durability.lease_ms=100 --results";
+    let mut args: Vec<&str> = args.split(' ').collect();
+    args.push(file.to_str().unwrap());
+    let ended = place.small("campaign", &args).end().ok();
+    assert_eq!(place.stale_files(), Vec::<String>::new());
+    let text = "one machine was killed or stopped 24 time(s): 0 run(s) were wrong";
+    assert!(ended.stdout.contains(text), "{}", ended.stdout);
+    let text = fs::read_to_string(&file).unwrap();
+    let lines = text.lines();
+    let lines: Vec<serde_json::Value> = lines
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let sum = |field: &str| {
+        lines
+            .iter()
+            .map(|line| line[field].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    assert!((1..24).contains(&sum("stops")), "{text}");
+    let is_right = |line: &serde_json::Value| {
+        line["outcome"] == "ok" && line["losses"] == "one" && line["copies"].as_u64().unwrap() >= 2
+    };
+    assert!(lines.iter().all(is_right), "{text}");
+}
+
 #[test]
 fn a_campaign_that_cannot_be_run_is_refused_with_the_reason() {
     let place = Place::new("campaign-bad");
@@ -52,6 +82,14 @@ fn a_campaign_that_cannot_be_run_is_refused_with_the_reason() {
     };
     refuse(&["--copies", "4"], 2, &["4 copies (--copies)", "has 3"]);
     refuse(&["--machines", "2", "--copies", "3"], 2, &["has 2"]);
+    for of_one in [&["--copies", "1"], &["--machines", "1"]] {
+        let args = [&["--losses", "one"][..], of_one].concat();
+        refuse(
+            &args,
+            2,
+            &["(--losses one)", "two machines, and two copies"],
+        );
+    }
     refuse(
         &["--set", "machine.2.memory_bytes=0"],
         2,

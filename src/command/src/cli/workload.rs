@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use farm_check::workload::Kind;
+use serde::{Deserialize, Serialize};
 
 use super::ClusterArgs;
 
@@ -68,13 +69,43 @@ pub(crate) struct WorkloadArgs {
     pub(crate) history: Option<PathBuf>,
 }
 
+/// What is lost at a time in `farm campaign`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Losses {
+    /// All processes are killed.
+    #[default]
+    All,
+    /// One machine is killed, or stopped, while the others go on.
+    One,
+}
+
+impl Losses {
+    /// Returns the least number of copies, with which the clusters survive it.
+    pub(crate) fn least_copies(self) -> usize {
+        match self {
+            Self::All => 1,
+            Self::One => 2,
+        }
+    }
+
+    pub(crate) fn in_words(self) -> &'static str {
+        match self {
+            Self::All => "all processes were killed",
+            Self::One => "one machine was killed or stopped",
+        }
+    }
+}
+
 /// Options of `farm campaign`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 A run is a temporary cluster with copies of its data, and a workload of `farm workload` on it. Again and again all
 of its processes are killed (SIGKILL) at a random moment, in a third of the cases once or more while they start, and
 started again: they go on with the memory that they have kept. At the end, the history of all processes and the final
-state are checked as by `farm workload --verify`, by adya in one run of twenty. The seed of a run determines its workload,
+state are checked as by `farm workload --verify`, by adya in one run of twenty. With --losses one, a single machine is
+killed, or stopped (SIGSTOP) for up to two leases, while the others go on, and is started again if they went on without it;
+when all copies are full again, the next one is lost. The seed of a run determines its workload,
 the number of copies, and its moments; the schedule of threads differs from run to run.
 
 With --results, each run adds a line of JSON to the file. Runs that it has are not repeated, so that a campaign can be
@@ -84,16 +115,21 @@ shorter: --set memory.region_bytes=16MiB --set memory.per_machine_bytes=64MiB.
 Examples:
   farm campaign --kills 100
   farm campaign --kills 10000 --results campaign.jsonl --note \"$(git rev-parse --short HEAD)\"
+  farm campaign --losses one --kills 100 --set durability.lease_ms=100
   farm campaign --first 17 --kills 10 --workload bank")]
 pub(crate) struct CampaignArgs {
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
 
-    /// Number of times that all processes are killed, of all runs together.
+    /// What is lost each time.
+    #[arg(long, value_name = "WHAT", default_value = "all")]
+    pub(crate) losses: Losses,
+
+    /// Number of times that all processes are killed, or one is lost, of all runs together.
     #[arg(long, value_name = "N", default_value = "50", value_parser = super::count)]
     pub(crate) kills: u64,
 
-    /// Number of times that they are killed in a run.
+    /// Number of times that this happens in a run.
     #[arg(long, value_name = "N", default_value = "10", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) kills_per_run: u32,
 

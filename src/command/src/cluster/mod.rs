@@ -6,6 +6,7 @@
 //! standard error.
 
 pub(crate) mod node;
+mod one;
 pub(crate) mod protocol;
 
 use std::io::{BufRead, BufReader, Write};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -84,8 +85,12 @@ type Outputs = Receiver<(usize, Output)>;
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
     outputs: Outputs,
+    /// Where further processes send their outputs.
+    sender: Sender<(usize, Output)>,
     interrupted: Arc<AtomicBool>,
     launch: Launch,
+    /// The configuration of the nodes.
+    config: Config,
     /// Directory of the nodes' configuration file, and of the store of the cluster's configuration unless `durability.dir` names
     /// another one. Removed on drop.
     dir: Scratch,
@@ -101,15 +106,16 @@ struct Launch {
 }
 
 impl Launch {
-    fn all(&self) -> anyhow::Result<(Vec<Node>, Outputs)> {
-        let (sender, outputs) = channel();
-        let mut nodes = Vec::new();
-        for id in &self.machines {
-            let mut command = node_command(*id, &self.file, self.log.as_deref())?;
-            command.args(&self.flags);
-            nodes.push(spawn(nodes.len(), *id, command, &sender)?);
-        }
-        Ok((nodes, outputs))
+    fn all(&self, sender: &Sender<(usize, Output)>) -> anyhow::Result<Vec<Node>> {
+        let machines = 0..self.machines.len();
+        machines.map(|machine| self.one(machine, sender)).collect()
+    }
+
+    fn one(&self, machine: usize, sender: &Sender<(usize, Output)>) -> anyhow::Result<Node> {
+        let id = self.machines[machine];
+        let mut command = node_command(id, &self.file, self.log.as_deref())?;
+        command.args(&self.flags);
+        spawn(machine, id, command, sender)
     }
 }
 
@@ -168,12 +174,14 @@ impl Cluster {
             log: log.map(ToOwned::to_owned),
             flags,
         };
-        let (nodes, outputs) = launch.all()?;
+        let (sender, outputs) = channel();
         let mut cluster = Self {
-            nodes,
+            nodes: launch.all(&sender)?,
             outputs,
+            sender,
             interrupted,
             launch,
+            config,
             dir,
         };
         cluster.gather(|_, news| matches!(news, News::Ready).then_some(()))?;
@@ -197,7 +205,9 @@ impl Cluster {
 
     /// Starts a process for each machine, after all were killed.
     pub(crate) fn launch_again(&mut self) -> anyhow::Result<()> {
-        (self.nodes, self.outputs) = self.launch.all()?;
+        // What the earlier processes have said is not awaited any more.
+        (self.sender, self.outputs) = channel();
+        self.nodes = self.launch.all(&self.sender)?;
         Ok(())
     }
 
@@ -252,10 +262,7 @@ impl Cluster {
                 let why = self.how_it_ended(index);
                 self.failed(index, why)
             }
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => {
-                bail!("the processes of all machines ended before the command was finished")
-            }
+            Err(_) => Ok(None),
         }
     }
 
