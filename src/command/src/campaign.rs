@@ -249,7 +249,6 @@ fn one(
     let patience = Duration::from_secs(args.patience.into());
     let ran = lose_and_judge(
         &mut cluster,
-        &config,
         &spec,
         (&mut rng, patience),
         (kills, &mut result),
@@ -286,7 +285,6 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 /// Runs the workload, has processes be lost again and again, and checks the history and the final state.
 fn lose_and_judge(
     cluster: &mut Cluster,
-    config: &Config,
     spec: &Spec,
     (rng, patience): (&mut Xoshiro256PlusPlus, Duration),
     (kills, result): (u32, &mut RunResult),
@@ -304,7 +302,7 @@ fn lose_and_judge(
     let (by, of) = ((&mut *rng, patience), (kills, &mut *result));
     match losses {
         Losses::All => kill_all(cluster, by, &mut beginning, of)?,
-        Losses::One => single::lose_some(cluster, config, by, &mut beginning, of)?,
+        Losses::One => single::lose_some(cluster, by, &mut beginning, of)?,
     }
     judge(cluster, spec, &logs, patience, result)
 }
@@ -352,6 +350,9 @@ fn judge(
     cluster.gather_within(("the end of all operations", patience), |_, news| {
         matches!(news, News::Worked).then_some(())
     })?;
+    if cluster.config().replicas() > 1 {
+        crate::verify::check_equal(cluster.config(), patience)?;
+    }
     let is_graph = spec.kind == Kind::Graph;
     let settle_s = match is_graph {
         true => 0,

@@ -21,7 +21,6 @@ const LEAST_TO_END: Duration = Duration::from_millis(500);
 /// Has one machine after another be lost, and come back, until this has happened `losses` times.
 pub(super) fn lose_some(
     cluster: &mut Cluster,
-    config: &Config,
     (rng, patience): (&mut Xoshiro256PlusPlus, Duration),
     beginning: &mut Beginning,
     (losses, result): (u32, &mut RunResult),
@@ -37,7 +36,7 @@ pub(super) fn lose_some(
             }
             false => {
                 result.stops += 1;
-                stop_for_a_while(cluster, config, rng, machine)?
+                stop_for_a_while(cluster, rng, machine)?
             }
         };
         if !is_lost {
@@ -47,7 +46,7 @@ pub(super) fn lose_some(
         cluster.launch_one(machine)?;
         let is_ready = |news| matches!(news, News::Ready).then_some(());
         cluster.gather_one(machine, ("the start", patience), is_ready)?;
-        until_full(cluster, config, patience)?;
+        until_full(cluster, patience)?;
         beginning.starts += 1;
         cluster.order_one(machine, &Order::Begin(beginning.clone()))?;
         let has_begun = |news| matches!(news, News::Begun { .. }).then_some(());
@@ -59,12 +58,11 @@ pub(super) fn lose_some(
 /// Stops a process for up to twice the time of a lease, and lets it go on. Returns whether the others have gone on without it, so that it ends.
 fn stop_for_a_while(
     cluster: &mut Cluster,
-    config: &Config,
     rng: &mut Xoshiro256PlusPlus,
     machine: usize,
 ) -> anyhow::Result<bool> {
-    let lease = config.lease();
-    let before = process_of(cluster, config, machine)?;
+    let lease = cluster.config().lease();
+    let before = process_of(cluster, machine)?;
     cluster.signal_one(machine, Signal::STOP)?;
     wait(cluster, rng.random_range(0..2 * lease.as_millis() as u64))?;
     cluster.signal_one(machine, Signal::CONT)?;
@@ -73,7 +71,7 @@ fn stop_for_a_while(
         if cluster.has_ended(machine)? {
             return Ok(true);
         }
-        let is_member = process_of(cluster, config, machine)? == before;
+        let is_member = process_of(cluster, machine)? == before;
         if is_member && went_on.elapsed() > lease.max(LEAST_TO_END) {
             return Ok(false);
         }
@@ -82,24 +80,20 @@ fn stop_for_a_while(
 }
 
 /// Returns the process of a machine that is a member of the newest configuration.
-fn process_of(
-    cluster: &Cluster,
-    config: &Config,
-    machine: usize,
-) -> anyhow::Result<Option<Process>> {
+fn process_of(cluster: &Cluster, machine: usize) -> anyhow::Result<Option<Process>> {
     let newest = cluster.newest()?;
-    let id = config.machines[machine].id;
+    let id = cluster.config().machines[machine].id;
     let member = newest.as_ref().and_then(|newest| newest.member(id));
     let runs = member.filter(|member| member.runs());
     Ok(runs.map(|member| member.process()))
 }
 
 /// Waits until all machines are members, and all copies are full.
-fn until_full(cluster: &Cluster, config: &Config, patience: Duration) -> anyhow::Result<()> {
+fn until_full(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
     let began = Instant::now();
     loop {
         let newest = cluster.newest()?;
-        if newest.is_some_and(|newest| is_full(&newest, config)) {
+        if newest.is_some_and(|newest| is_full(&newest, cluster.config())) {
             return Ok(());
         }
         if began.elapsed() > patience {

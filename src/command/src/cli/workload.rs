@@ -103,7 +103,7 @@ impl Losses {
 A run is a temporary cluster with copies of its data, and a workload of `farm workload` on it. Again and again all
 of its processes are killed (SIGKILL) at a random moment, in a third of the cases once or more while they start, and
 started again: they go on with the memory that they have kept. At the end, the history of all processes and the final
-state are checked as by `farm workload --verify`, by adya in one run of twenty. With --losses one, a single machine is
+state are checked as by `farm workload --verify`, by adya in one run of twenty, and all copies are compared. With --losses one, a single machine is
 killed, or stopped (SIGSTOP) for up to two leases, while the others go on, and is started again if they went on without it;
 when all copies are full again, the next one is lost. The seed of a run determines its workload,
 the number of copies, and its moments; the schedule of threads differs from run to run.

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use farm_core::config::Config;
 use farm_core::machine::newest_configuration;
 use farm_core::membership::configuration::Configuration;
 use rustix::process::{Pid, Signal, kill_process};
@@ -14,6 +15,11 @@ use super::{Cluster, Output};
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Cluster {
+    /// Returns the configuration of the nodes.
+    pub(crate) fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Returns the newest configuration of the cluster; `None` if it has stored none.
     pub(crate) fn newest(&self) -> anyhow::Result<Option<Configuration>> {
         Ok(newest_configuration(&self.config)?)

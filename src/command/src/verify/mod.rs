@@ -12,6 +12,7 @@ mod report;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use anyhow::bail;
 use farm::status::machine_status;
 use farm::status::replicas::{ReplicaState, replica_state};
 use farm_core::config::Config;
@@ -42,6 +43,25 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     })?;
     report::print(&config.cluster.name, &compared, args.json)?;
     Ok(ExitCode::from(u8::from(!compared.is_equal())))
+}
+
+/// Checks that all replicas of a cluster are equal, when it is idle.
+///
+/// # Errors
+/// The first difference, or why they could not be compared.
+pub(crate) fn check_equal(config: &Config, wait: Duration) -> anyhow::Result<()> {
+    let compared = compare_when_idle(config, wait).map_err(|why| NotCompared {
+        cluster: config.cluster.name.clone(),
+        why,
+    })?;
+    match compared.differences.first() {
+        None => Ok(()),
+        Some(first) => bail!(
+            "WRONG, {} block(s) or replicas differ from their primaries, first: {}",
+            compared.different,
+            report::line_of(first).trim()
+        ),
+    }
 }
 
 /// Compares the replicas, when nothing has changed for a moment. Repeats that if something changes meanwhile, for this time.

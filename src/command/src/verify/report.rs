@@ -88,7 +88,7 @@ fn machine_lines(machines: &[MachineTotals]) -> Vec<Vec<String>> {
     [heading].into_iter().chain(lines).collect()
 }
 
-fn line_of(difference: &Difference) -> String {
+pub(super) fn line_of(difference: &Difference) -> String {
     let Difference {
         machine,
         primary,
