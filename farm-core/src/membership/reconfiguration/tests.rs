@@ -35,6 +35,7 @@ fn whatever_is_lost_and_whenever_the_others_agree_and_no_region_has_two_primarie
         "membership: a machine was evicted",
         "membership: a minority waits",
         "membership: a region waits for its last copy",
+        "membership: an evicted process stays named",
         "membership: another change came first",
         "membership: another machine has made the configuration",
         "membership: machines or replicas are added",
