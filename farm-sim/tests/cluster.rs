@@ -65,11 +65,7 @@ fn run(seed: u64) -> u64 {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let limits = ClusterLimits::drawn(&mut rng);
     let pace = Pace::drawn(&mut rng);
-    let config = SimConfig {
-        most_outstanding: limits.most_outstanding,
-        max_inline_bytes: limits.max_inline_bytes,
-        ..SimConfig::seeded(seed)
-    };
+    let config = limits.fabric(seed);
     let cluster = Cluster::new(config, &limits, pace, attach);
     let spec = TableSpec {
         id: 1,

@@ -6,7 +6,6 @@ use farm_core::ids::Address;
 use farm_core::object::{Image, Incarnation, Version};
 use farm_core::worker::{Cont, EpochGuard, ReadError, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
-use farm_sim::fabric::SimConfig;
 use farm_txn::{Tx, TxError};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -161,11 +160,7 @@ fn machines(seed: u64) -> (Cluster, ClusterLimits) {
         ..drawn
     };
     let pace = Pace::drawn(&mut rng);
-    let config = SimConfig {
-        most_outstanding: limits.most_outstanding,
-        max_inline_bytes: limits.max_inline_bytes,
-        ..SimConfig::seeded(seed)
-    };
+    let config = limits.fabric(seed);
     (Cluster::new(config, &limits, pace, attach), limits)
 }
 

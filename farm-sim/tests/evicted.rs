@@ -4,7 +4,6 @@ use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
 use farm_core::worker::{Cont, ReadError, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
-use farm_sim::fabric::SimConfig;
 use farm_txn::TxError;
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -23,11 +22,7 @@ fn reported(worker: &mut Worker) -> &mut Reported {
 fn cluster() -> (Cluster, usize, Address) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(3);
     let limits = ClusterLimits::drawn(&mut rng);
-    let config = SimConfig {
-        most_outstanding: limits.most_outstanding,
-        max_inline_bytes: limits.max_inline_bytes,
-        ..SimConfig::seeded(3)
-    };
+    let config = limits.fabric(3);
     let cluster = Cluster::new(config, &limits, Pace::drawn(&mut rng), farm_txn::attach);
     let reader = limits.workers;
     let address = cluster.on(reader, |worker| {

@@ -71,10 +71,8 @@ fn cluster_with(change: impl FnOnce(&mut ClusterLimits)) -> Cluster {
     };
     let config = SimConfig {
         workers: 1,
-        most_outstanding: limits.most_outstanding,
-        max_inline_bytes: limits.max_inline_bytes,
         odds: Some(odds),
-        ..SimConfig::seeded(1)
+        ..limits.fabric(1)
     };
     Cluster::new(config, &limits, Pace::drawn(&mut rng), attach)
 }

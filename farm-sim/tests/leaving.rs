@@ -106,10 +106,8 @@ fn run(seed: u64) -> [u64; 2] {
     limits.leave_without_memory(1);
     limits.per_machine_bytes = limits.per_machine_bytes.max(8 * limits.region_bytes as u64);
     let config = SimConfig {
-        most_outstanding: limits.most_outstanding,
-        max_inline_bytes: limits.max_inline_bytes,
         odds: Some(Odds::drawn(&mut rng)),
-        ..SimConfig::seeded(seed)
+        ..limits.fabric(seed)
     };
     let cluster = Cluster::new(config, &limits, Pace::drawn(&mut rng), attach);
     // Half of the objects are on each of the two machines with memory.

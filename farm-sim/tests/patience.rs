@@ -4,7 +4,6 @@ use farm_core::ids::Address;
 use farm_core::object::{LockMode, write};
 use farm_core::worker::{Cont, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
-use farm_sim::fabric::SimConfig;
 use farm_txn::{Abort, ObjectId, TxError, TxHandle, api, retry};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -72,11 +71,7 @@ fn cluster(seed: u64) -> (Cluster, usize, Address) {
     let mut limits = ClusterLimits::drawn(&mut rng);
     limits.read_tries = 16;
     limits.transactions.patience_ms = PATIENCE_MS;
-    let config = SimConfig {
-        most_outstanding: limits.most_outstanding,
-        max_inline_bytes: limits.max_inline_bytes,
-        ..SimConfig::seeded(seed)
-    };
+    let config = limits.fabric(seed);
     let pace = Pace::drawn(&mut rng);
     let cluster = Cluster::new(config, &limits, pace, farm_txn::attach);
     let other = limits.workers;

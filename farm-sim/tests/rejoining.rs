@@ -39,10 +39,8 @@ fn cluster(seed: u64, workers: usize) -> (Cluster, ClusterLimits) {
     limits.make_room_for_tables();
     limits.leave_without_memory(1);
     let config = SimConfig {
-        most_outstanding: limits.most_outstanding,
-        max_inline_bytes: limits.max_inline_bytes,
         odds: Some(Odds::drawn(&mut rng)),
-        ..SimConfig::seeded(seed)
+        ..limits.fabric(seed)
     };
     let pace = Pace {
         sleeps: 1024,

@@ -4,7 +4,6 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use farm::farm_core::limits::DEFAULT_LEASE_MS;
-use farm::farm_core::membership::configuration::Replica;
 use farm::farm_core::membership::files::FileStore;
 use farm::farm_core::membership::store::ConfigStore;
 
@@ -156,10 +155,8 @@ impl Machines {
         wait_for("full copies", || {
             let newest = store.read().unwrap()?;
             let storing = newest.running().filter(|member| member.stores).count();
-            let all_full = newest.regions.iter().all(|region| {
-                region.replicas.len() == replicas && region.replicas.iter().all(Replica::is_full)
-            });
-            (storing == usize::from(MACHINES) && all_full).then_some(())
+            let is_full = newest.has_full_copies(replicas);
+            (storing == usize::from(MACHINES) && is_full).then_some(())
         });
     }
 

@@ -12,7 +12,6 @@ use farm_core::config::host::run_dir;
 use farm_core::fabric::shm::{find_stale_files, remove_stale_files};
 use farm_core::ids::MachineId;
 use farm_core::machine::{forget_kept, newest_configuration};
-use farm_core::membership::configuration::{RegionReplicas, Replica};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::LossOptions;
@@ -173,11 +172,7 @@ impl Machines {
     fn are_full(&self) -> Result<bool> {
         let newest = newest_configuration(&self.config)?;
         let newest = newest.context("the cluster has no configuration")?;
-        let copies = self.config.replicas();
-        let has_all = |region: &RegionReplicas| {
-            region.replicas.len() == copies && region.replicas.iter().all(Replica::is_full)
-        };
-        Ok(newest.regions.iter().all(has_all))
+        Ok(newest.has_full_copies(self.config.replicas()))
     }
 
     /// Ends the load. Returns the curve of the machines that are left.

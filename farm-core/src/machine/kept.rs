@@ -194,7 +194,7 @@ impl KeptFiles {
     }
 
     /// Handles that this process ends at its start. Removes what it has kept, unless it has been a member. If it has `taken_over` what another
-    /// process has kept, the manager may name it all the same: then only its own logs are removed. Nobody has written to them, because no
+    /// process has kept, the manager may name it all the same: then only its own logs are removed. They are empty, because no
     /// region is served before its recovery, and that waits for each machine.
     pub(super) fn on_failed_start(&self, taken_over: bool) {
         let boot = self.exporter.boot();

@@ -8,7 +8,7 @@ use crate::config::{Config, MachineConfig};
 use crate::fabric::{Begins, Capability, ConnectError, FabricMachine, Patience, PeerOffer, Roster};
 use crate::ids::MachineId;
 use crate::kept::Kept;
-use crate::membership::configuration::{Configuration, Member, Process};
+use crate::membership::configuration::{Configuration, Process};
 use crate::messaging::{LinkPeer, SegmentLayout};
 
 /// The machines that a machine has connected to.
@@ -41,12 +41,9 @@ pub(super) fn meet(
         config.memory_of(*machine) == 0 || joins && *machine == id || is_lost(*machine)
     };
     let joiners: Vec<MachineId> = machines.iter().copied().filter(is_joiner).collect();
-    let is_member = |machine: MachineId| {
-        let member = known.and_then(|known| known.member(machine));
-        member.is_some_and(Member::runs)
-    };
-    let outsiders = machines.iter().copied().filter(|one| !is_member(*one));
-    let outsiders: Vec<MachineId> = outsiders.filter(|_| joins && known.is_some()).collect();
+    let is_outsider =
+        |one: &MachineId| joins && known.is_some_and(|known| known.running_on(*one).is_none());
+    let outsiders: Vec<MachineId> = machines.iter().copied().filter(is_outsider).collect();
     // The others let those that join connect later.
     let joins = joiners.contains(&id);
     let meets = |machine: &&MachineConfig| joins || !joiners.contains(&machine.id);

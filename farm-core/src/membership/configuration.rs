@@ -254,6 +254,11 @@ impl Configuration {
         self.members.iter().filter(|member| member.runs())
     }
 
+    /// Returns the member of a machine, if it runs.
+    pub fn running_on(&self, machine: MachineId) -> Option<&Member> {
+        self.member(machine).filter(|member| member.runs())
+    }
+
     /// Returns whether a process is a member.
     pub fn has(&self, process: Process) -> bool {
         let member = self.member(process.machine);
@@ -309,6 +314,12 @@ impl Configuration {
         let full = self.regions.iter();
         let full = full.filter(move |region| region.is_full_on(machine));
         full.map(|region| region.region)
+    }
+
+    /// Returns whether each region has this number of replicas, all of them full.
+    pub fn has_full_copies(&self, replicas: usize) -> bool {
+        let mut regions = self.regions.iter().map(|region| &region.replicas);
+        regions.all(|all| all.len() == replicas && all.iter().all(Replica::is_full))
     }
 
     /// Returns whether a machine is a member that stores regions.

@@ -125,6 +125,17 @@ impl OsDirectory {
         Ok(())
     }
 
+    /// Tries something that fails only while a tool has the lock of the directory.
+    fn try_often(&mut self, mut once: impl FnMut(&mut Self) -> io::Result<bool>) -> io::Result<()> {
+        for _ in 0..MARK_TRIES {
+            if once(self)? {
+                return Ok(());
+            }
+            std::thread::park_timeout(MARK_RETRY);
+        }
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+
     /// Marks the directory as used. Returns false if a tool holds its lock, or has removed it.
     fn try_mark(&mut self) -> io::Result<bool> {
         let dir = match open(&self.path) {
@@ -244,24 +255,14 @@ impl Directory for OsDirectory {
     }
 
     fn make(&mut self) -> io::Result<()> {
-        for _ in 0..MARK_TRIES {
-            self.create_missing()?;
-            if self.try_mark()? {
-                return Ok(());
-            }
-            std::thread::park_timeout(MARK_RETRY);
-        }
-        Err(io::ErrorKind::WouldBlock.into())
+        self.try_often(|dir| {
+            dir.create_missing()?;
+            dir.try_mark()
+        })
     }
 
     fn mark(&mut self) -> io::Result<()> {
-        for _ in 0..MARK_TRIES {
-            if self.mark.is_some() || !self.path.try_exists()? || self.try_mark()? {
-                return Ok(());
-            }
-            std::thread::park_timeout(MARK_RETRY);
-        }
-        Err(io::ErrorKind::WouldBlock.into())
+        self.try_often(|dir| Ok(dir.mark.is_some() || !dir.path.try_exists()? || dir.try_mark()?))
     }
 
     fn unmake(&mut self) {

@@ -10,6 +10,8 @@ use farm_core::ring::RecordIntegrity;
 use rand::Rng;
 use serde::Serialize;
 
+use crate::fabric::SimConfig;
+
 /// Bytes of the smallest log. Its largest record, an eighth of the log, has room for the writes of a small transaction.
 const LEAST_LOG_BYTES: usize = 8 << 10;
 
@@ -72,6 +74,15 @@ pub struct ClusterLimits {
 }
 
 impl ClusterLimits {
+    /// Returns the configuration of a fabric with these limits.
+    pub fn fabric(&self, seed: u64) -> SimConfig {
+        SimConfig {
+            most_outstanding: self.most_outstanding,
+            max_inline_bytes: self.max_inline_bytes,
+            ..SimConfig::seeded(seed)
+        }
+    }
+
     /// Draws the limits of three machines.
     pub fn drawn(rng: &mut impl Rng) -> Self {
         let workers = rng.random_range(1..=2usize);

@@ -268,11 +268,9 @@ impl Plan {
     /// Returns the configuration of the run's fabric.
     pub(super) fn fabric(&self, keep_events: bool) -> SimConfig {
         SimConfig {
-            most_outstanding: self.limits.most_outstanding,
-            max_inline_bytes: self.limits.max_inline_bytes,
             odds: Some(self.odds.clone()),
             keep_events,
-            ..SimConfig::seeded(self.seed)
+            ..self.limits.fabric(self.seed)
         }
     }
 }

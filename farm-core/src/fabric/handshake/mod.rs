@@ -273,7 +273,7 @@ pub(super) struct Awaited<'a> {
     refused: Vec<String>,
     /// Reasons why missing machines could not be reached, from the last attempt.
     unreached: BTreeMap<MachineId, String>,
-    /// Machines that need not be present, and do not answer.
+    /// [Outsiders](Roster::outsiders) that do not answer.
     silent: BTreeSet<MachineId>,
 }
 

@@ -217,12 +217,11 @@ fn dial(
             ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => {
                 awaited.joins().then(|| Dialled::NotYet(why()))
             }
-            ErrorKind::WouldBlock | ErrorKind::TimedOut if awaited.is_outsider(machine) => {
-                Some(Dialled::Silent(why()))
-            }
-            ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                let may_be_absent = awaited.may_be_absent(machine);
-                may_be_absent.then(|| Dialled::NotYet(why()))
+            ErrorKind::WouldBlock | ErrorKind::TimedOut if awaited.may_be_absent(machine) => {
+                Some(match awaited.is_outsider(machine) {
+                    true => Dialled::Silent(why()),
+                    false => Dialled::NotYet(why()),
+                })
             }
             _ => None,
         }

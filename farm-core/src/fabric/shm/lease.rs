@@ -1,6 +1,6 @@
 //! Leases between processes on one host (`FaRM'15 §5.1`). A thread of each machine counts in the first file of its start, and looks at
-//! the counts of its peers. A peer whose count does not change for the time of a lease, its own or that of the one who looks, whichever is longer, has stopped, or is very slow. That is no proof that
-//! it has ended: before others take its place, they [evict](crate::fabric::Eviction) it.
+//! the counts of its peers. A peer whose count does not change for the time of a lease has stopped, or is very slow. Of the leases of the two
+//! machines, the longer one counts. That is no proof that the peer has ended: before others take its place, they [evict](crate::fabric::Eviction) it.
 //!
 //! A machine with a worker that [hangs](super::turns) gives no sign of life either.
 //!

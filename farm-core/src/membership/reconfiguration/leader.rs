@@ -253,8 +253,8 @@ impl Reconfiguration {
         }
     }
 
-    /// Handles the outcome of storing a configuration for which this machine had given up the attempt. If the store has it now, the members
-    /// hear of it only from this machine.
+    /// Handles the outcome of storing a configuration for which this machine had given up the attempt. If the store has it now, no other
+    /// machine tells the members.
     fn on_stored_late(&mut self, next: &Configuration, stored: &Stored, out: &mut Vec<Action>) {
         let is_unknown = next.version.id > self.known().version.id;
         if self.leading.is_none() && *stored == Stored::Won && is_unknown {

@@ -348,8 +348,7 @@ impl Reconfiguration {
     /// stays.
     fn on_complaint(&mut self, from: MachineId, process: Process, out: &mut Vec<Action>) {
         let known = self.known();
-        let complainer = known.member(from).filter(|member| member.runs());
-        let complainer = complainer.map(Member::process);
+        let complainer = known.running_on(from).map(Member::process);
         let is_suspected = self.suspects_in(known).contains(&from);
         let Some(complainer) = complainer.filter(|_| !is_suspected) else {
             return;

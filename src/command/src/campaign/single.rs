@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use farm_core::config::Config;
-use farm_core::membership::configuration::{Configuration, Process, Replica};
+use farm_core::membership::configuration::{Configuration, Member, Process};
 use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rustix::process::Signal;
@@ -83,9 +83,8 @@ fn stop_for_a_while(
 fn process_of(cluster: &Cluster, machine: usize) -> anyhow::Result<Option<Process>> {
     let newest = cluster.newest()?;
     let id = cluster.config().machines[machine].id;
-    let member = newest.as_ref().and_then(|newest| newest.member(id));
-    let runs = member.filter(|member| member.runs());
-    Ok(runs.map(|member| member.process()))
+    let member = newest.as_ref().and_then(|newest| newest.running_on(id));
+    Ok(member.map(Member::process))
 }
 
 /// Waits until all machines are members, and all copies are full.
@@ -107,12 +106,7 @@ fn until_full(cluster: &Cluster, patience: Duration) -> anyhow::Result<()> {
 }
 
 fn is_full(newest: &Configuration, config: &Config) -> bool {
-    let members = newest.running().count();
-    let mut regions = newest.regions.iter();
-    members == config.machines.len()
+    newest.running().count() == config.machines.len()
         && newest.recovered == newest.version.id
-        && regions.all(|region| {
-            let copies = &region.replicas;
-            copies.len() == config.replicas() && copies.iter().all(Replica::is_full)
-        })
+        && newest.has_full_copies(config.replicas())
 }

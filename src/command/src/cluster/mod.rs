@@ -89,8 +89,6 @@ pub(crate) struct Cluster {
     sender: Sender<(usize, Output)>,
     interrupted: Arc<AtomicBool>,
     launch: Launch,
-    /// The configuration of the nodes.
-    config: Config,
     /// Directory of the nodes' configuration file, and of the store of the cluster's configuration unless `durability.dir` names
     /// another one. Removed on drop.
     dir: Scratch,
@@ -98,8 +96,9 @@ pub(crate) struct Cluster {
 
 /// How the processes are started.
 struct Launch {
-    machines: Vec<MachineId>,
-    /// The configuration file of the nodes.
+    /// The configuration of the nodes.
+    config: Config,
+    /// Its file.
     file: PathBuf,
     log: Option<String>,
     flags: Vec<String>,
@@ -107,12 +106,12 @@ struct Launch {
 
 impl Launch {
     fn all(&self, sender: &Sender<(usize, Output)>) -> anyhow::Result<Vec<Node>> {
-        let machines = 0..self.machines.len();
+        let machines = 0..self.config.machines.len();
         machines.map(|machine| self.one(machine, sender)).collect()
     }
 
     fn one(&self, machine: usize, sender: &Sender<(usize, Output)>) -> anyhow::Result<Node> {
-        let id = self.machines[machine];
+        let id = self.config.machines[machine].id;
         let mut command = node_command(id, &self.file, self.log.as_deref())?;
         command.args(&self.flags);
         spawn(machine, id, command, sender)
@@ -169,7 +168,7 @@ impl Cluster {
             )
         })?;
         let launch = Launch {
-            machines: config.machines.iter().map(|machine| machine.id).collect(),
+            config,
             file,
             log: log.map(ToOwned::to_owned),
             flags,
@@ -181,7 +180,6 @@ impl Cluster {
             sender,
             interrupted,
             launch,
-            config,
             dir,
         };
         cluster.gather(|_, news| matches!(news, News::Ready).then_some(()))?;

@@ -17,12 +17,12 @@ const LOOK: Duration = Duration::from_millis(50);
 impl Cluster {
     /// Returns the configuration of the nodes.
     pub(crate) fn config(&self) -> &Config {
-        &self.config
+        &self.launch.config
     }
 
     /// Returns the newest configuration of the cluster; `None` if it has stored none.
     pub(crate) fn newest(&self) -> anyhow::Result<Option<Configuration>> {
-        Ok(newest_configuration(&self.config)?)
+        Ok(newest_configuration(self.config())?)
     }
 
     /// Sends a signal to the process of a machine. `machine` is its index in the configuration, here and below.

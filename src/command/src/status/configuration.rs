@@ -38,7 +38,7 @@ struct MemberStatus {
 }
 
 /// The part of a machine in the cluster.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Role {
     /// It changes the configuration, and stores regions.
@@ -53,7 +53,7 @@ enum Role {
 
 impl Role {
     fn of(newest: &Configuration, machine: MachineId) -> Self {
-        match newest.member(machine).filter(|member| member.runs()) {
+        match newest.running_on(machine) {
             Some(_) if newest.manager == machine => Self::Manager,
             Some(member) if member.stores => Self::Member,
             Some(_) => Self::Program,
@@ -93,10 +93,11 @@ impl ConfigurationStatus {
                     None => {}
                 }
             }
+            let role = Role::of(newest, id);
             MemberStatus {
                 machine: id.get(),
-                member: newest.member(id).is_some_and(|member| member.runs()),
-                role: Role::of(newest, id),
+                member: role != Role::None,
+                role,
                 primaries,
                 copies,
                 filling,

@@ -37,10 +37,7 @@ pub(crate) struct NotCompared {
 /// Runs `farm verify`. The status is 1 if replicas differ.
 pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
-    let compared = compare_when_idle(&config, args.wait).map_err(|why| NotCompared {
-        cluster: config.cluster.name.clone(),
-        why,
-    })?;
+    let compared = compare(&config, args.wait)?;
     report::print(&config.cluster.name, &compared, args.json)?;
     Ok(ExitCode::from(u8::from(!compared.is_equal())))
 }
@@ -50,10 +47,7 @@ pub(crate) fn run(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// The first difference, or why they could not be compared.
 pub(crate) fn check_equal(config: &Config, wait: Duration) -> anyhow::Result<()> {
-    let compared = compare_when_idle(config, wait).map_err(|why| NotCompared {
-        cluster: config.cluster.name.clone(),
-        why,
-    })?;
+    let compared = compare(config, wait)?;
     match compared.differences.first() {
         None => Ok(()),
         Some(first) => bail!(
@@ -62,6 +56,13 @@ pub(crate) fn check_equal(config: &Config, wait: Duration) -> anyhow::Result<()>
             report::line_of(first).trim()
         ),
     }
+}
+
+fn compare(config: &Config, wait: Duration) -> Result<Comparison, NotCompared> {
+    compare_when_idle(config, wait).map_err(|why| NotCompared {
+        cluster: config.cluster.name.clone(),
+        why,
+    })
 }
 
 /// Compares the replicas, when nothing has changed for a moment. Repeats that if something changes meanwhile, for this time.
