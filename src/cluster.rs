@@ -240,7 +240,7 @@ impl Cluster {
     /// Removes the data of a local cluster.
     fn forget(&self) {
         if self.is_local
-            && self.config.survives_losses()
+            && self.config.keeps_memory()
             && let Err(error) = forget_kept(&self.config)
         {
             tracing::warn!(%error, "cannot remove the memory of the cluster");

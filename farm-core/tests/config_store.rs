@@ -39,6 +39,7 @@ fn first() -> Configuration {
         catalog: None,
         recovered: 0,
         expiring: Vec::new(),
+        quorums: Vec::new(),
         regions: Vec::new(),
     }
 }

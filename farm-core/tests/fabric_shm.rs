@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use farm_core::fabric::shm::{ShmConfig, ShmMachine};
 use farm_core::fabric::{
-    ArenaConfig, Backend, Capability, Lease, Rejected, Remote, Source, Token, Write,
+    ArenaConfig, Backend, Capability, Eviction, Lease, Rejected, Remote, Source, Standing, Token,
+    Write,
 };
 use farm_core::ids::{MachineId, WorkerId};
 
@@ -128,10 +129,10 @@ fn the_lease_of_a_silent_peer_expires_and_its_start_is_evicted() {
     let evictions = [one.eviction(), two.eviction()];
     assert!(!one.evict(id(2), boot + 1), "another start is not evicted");
     assert_eq!(
-        evictions.each_ref().map(|one| one.has_happened()),
-        [false; 2]
+        evictions.each_ref().map(Eviction::standing),
+        [Standing::Good; 2]
     );
     assert!(one.evict(id(2), boot));
-    let have_happened = evictions.each_ref().map(|one| one.has_happened());
-    assert_eq!(have_happened, [false, true]);
+    let standing = evictions.each_ref().map(Eviction::standing);
+    assert_eq!(standing, [Standing::Good, Standing::Evicted]);
 }

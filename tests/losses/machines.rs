@@ -72,6 +72,16 @@ impl Machines {
 
     /// Writes the configuration of machines that are to begin.
     pub(crate) fn prepare(name: &str, replicas: usize, lease_ms: u32) -> Self {
+        Self::prepare_at(name, replicas, lease_ms, |_| String::new())
+    }
+
+    /// As [`Machines::prepare`]. `place` returns the keys that say where a machine is.
+    pub(crate) fn prepare_at(
+        name: &str,
+        replicas: usize,
+        lease_ms: u32,
+        place: impl Fn(u16) -> String,
+    ) -> Self {
         let name = format!("{name}-{}", std::process::id());
         let dir = std::env::temp_dir().join(format!("farm-{name}"));
         std::fs::create_dir_all(&dir).unwrap();
@@ -80,10 +90,14 @@ impl Machines {
              [memory]\nregion_bytes = \"2MiB\"\nhuge_pages = \"off\"\nper_machine_bytes = \"8MiB\"\n\
              [rings]\nring_bytes = \"256KiB\"\nmax_message_bytes = \"16KiB\"\nlog_bytes = \"512KiB\"\n\
              [durability]\nmode = \"memory\"\nreplicas = {replicas}\ndir = \"{}\"\nlease_ms = {lease_ms}\n\
-             [[machine]]\nid = 1\n[[machine]]\nid = 2\nworkers = 2\n[[machine]]\nid = 3\n\
-             [[machine]]\nid = {PROGRAM}\nmemory_bytes = 0\n",
+             [[machine]]\nid = 1\n{}[[machine]]\nid = 2\nworkers = 2\n{}[[machine]]\nid = 3\n{}\
+             [[machine]]\nid = {PROGRAM}\nmemory_bytes = 0\n{}",
             dir.join("run").display(),
             dir.join("store").display(),
+            place(1),
+            place(2),
+            place(3),
+            place(PROGRAM),
         );
         std::fs::write(dir.join("farm.toml"), text).unwrap();
         Self {
@@ -151,13 +165,16 @@ impl Machines {
 
     /// Waits until all machines with memory are members, and all regions have this number of full copies.
     pub(crate) fn wait_until_full(&self, replicas: usize) {
+        wait_for("full copies", || self.is_full(replicas).then_some(()));
+    }
+
+    /// Returns whether all machines with memory are members, and all regions have this number of full copies.
+    pub(crate) fn is_full(&self, replicas: usize) -> bool {
         let mut store = FileStore::at(&self.dir.path("store"), &self.cluster);
-        wait_for("full copies", || {
-            let newest = store.read().unwrap()?;
+        store.read().unwrap().is_some_and(|newest| {
             let storing = newest.running().filter(|member| member.stores).count();
-            let is_full = newest.has_full_copies(replicas);
-            (storing == usize::from(MACHINES) && is_full).then_some(())
-        });
+            storing == usize::from(MACHINES) && newest.has_full_copies(replicas)
+        })
     }
 
     pub(crate) fn kill(&mut self, process: u16) {

@@ -4,6 +4,8 @@
 mod all;
 mod machines;
 mod program;
+#[cfg(feature = "rdma-tests")]
+mod rdma;
 mod run;
 mod stopped;
 

@@ -20,8 +20,11 @@ pub(crate) const LOOPS: usize = 4;
 /// Number of keys that each loop changes.
 pub(crate) const KEYS: u64 = 5;
 pub(crate) const EACH: i64 = 1000;
-/// Longest time of everything.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+/// Longest time of everything. The guest with RDMA devices is slow.
+pub(crate) const DEADLINE: Duration = match cfg!(feature = "rdma-tests") {
+    true => Duration::from_secs(240),
+    false => Duration::from_secs(60),
+};
 
 /// Waits until `what` is there.
 pub(crate) fn wait_for<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {

@@ -66,7 +66,7 @@ pub fn run(
     ensure!(
         config.survives_losses() && config.replicas() > 1,
         "this configuration does not survive the loss of a machine: that needs durability.mode = \"memory\", durability.replicas of 2 \
-         or more, and shared memory"
+         or more"
     );
     let ballast = options.ballast * config.storing_machines().count() as u64;
     let mut kills = Vec::new();

@@ -632,8 +632,13 @@ impl Config {
     }
 
     /// Returns whether the machines go on in another configuration when one of them is lost, if other machines have copies of what it
-    /// stores, and otherwise when all have started again: if commits are logged, and the end of a process can be proved.
+    /// stores, and otherwise when all have started again, if they [keep their memory](Config::keeps_memory): if commits are logged.
     pub fn survives_losses(&self) -> bool {
+        self.is_logged()
+    }
+
+    /// Returns whether the memory of machines outlives their processes: if commits are logged, on shared memory.
+    pub fn keeps_memory(&self) -> bool {
         self.is_logged() && self.cluster.fabric == Fabric::Shm
     }
 

@@ -24,6 +24,7 @@ mod access;
 mod arena;
 mod eviction;
 mod handshake;
+mod lease_book;
 mod machine;
 pub mod shm;
 pub mod verbs;
@@ -31,10 +32,11 @@ pub mod verbs;
 use std::time::Duration;
 
 pub use arena::{Arena, ArenaConfig, Slot};
-pub use eviction::Eviction;
+pub use eviction::{Eviction, Standing};
 pub(crate) use handshake::Reporter;
 pub(crate) use handshake::random_words;
 pub use handshake::{Admission, Begins, ConnectError, Departed, Patience, PeerOffer, Roster};
+pub use lease_book::{LeaseBook, LeaseMessage, LeaseTerms, REQUESTS, Start};
 pub use machine::{ExportError, Exporter, FabricConfig, FabricMachine, FabricStartError};
 
 use crate::ids::{MachineId, WorkerId};
@@ -270,6 +272,8 @@ pub struct Capabilities {
     pub reads_of_any_age: bool,
     /// Scope in which atomics are atomic.
     pub atomics: AtomicScope,
+    /// Whether leases end by time, and not by a word in the memory of a process ([`Eviction`]).
+    pub leases_by_time: bool,
     /// Largest inline write, in bytes.
     pub max_inline_bytes: usize,
     /// Maximum number of outstanding reads and atomics.
@@ -362,6 +366,12 @@ pub trait Backend: Send {
     fn evict(&self, _machine: MachineId, _boot: u64) -> bool {
         false
     }
+    /// See [`Endpoint::may_hold_a_lease`].
+    fn may_hold_a_lease(&self, _machine: MachineId, _boot: u64) -> bool {
+        false
+    }
+    /// See [`Endpoint::set_lease_terms`].
+    fn set_lease_terms(&self, _terms: LeaseTerms) {}
     /// See [`Endpoint::close`].
     fn close(&mut self, machine: MachineId);
     /// See [`Endpoint::close_start`].
@@ -534,21 +544,32 @@ impl Endpoint {
     }
 
     /// Returns a peer whose lease has expired, or was renewed after that. Returns each change once, to the first worker of this machine
-    /// that asks. Never on RDMA devices.
+    /// that asks.
     #[inline]
     pub fn take_lease(&mut self) -> Option<Lease> {
         dispatch!(self, e => e.take_lease())
     }
 
-    /// Returns whether others have evicted this process.
+    /// Returns a handle that says whether this process may report what it finds out.
     pub fn eviction(&self) -> Eviction {
         dispatch!(self, e => e.eviction())
     }
 
-    /// Sets the [`Eviction`] of a start of a peer to which this machine is or was connected. Returns false if it cannot: if the peer has
-    /// had another start since, and on RDMA devices, which may not reach it.
+    /// Sets the [`Eviction`] of a start of a peer to which this machine is or was connected. Returns false if it cannot, because the peer
+    /// has had another start since. If leases end by time, this returns whether what this machine has granted to it has ended; it grants no
+    /// more since the process is no member.
     pub fn evict(&self, machine: MachineId, boot: u64) -> bool {
         dispatch!(self, e => e.evict(machine, boot))
+    }
+
+    /// Returns whether a start of a peer may hold a lease by time that this machine has granted.
+    pub fn may_hold_a_lease(&self, machine: MachineId, boot: u64) -> bool {
+        dispatch!(self, e => e.may_hold_a_lease(machine, boot))
+    }
+
+    /// Sets who takes part in leases by time from now on.
+    pub fn set_lease_terms(&self, terms: LeaseTerms) {
+        dispatch!(self, e => e.set_lease_terms(terms));
     }
 
     /// Breaks the connection to a machine that violates the protocol. The machine is then
@@ -557,8 +578,7 @@ impl Endpoint {
         dispatch!(self, e => e.close(machine))
     }
 
-    /// As [`Endpoint::close`], unless the connection is to a later start of the machine. On fabrics that cannot prove the end of a
-    /// process, it is not distinguished.
+    /// As [`Endpoint::close`], unless the connection is to another start of the machine.
     pub fn close_start(&mut self, machine: MachineId, boot: u64) {
         dispatch!(self, e => e.close_start(machine, boot))
     }

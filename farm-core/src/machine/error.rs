@@ -21,6 +21,12 @@ pub enum Awaited {
         "the others went on without it before they ended, so they have its data: start them, and it joins them"
     )]
     Others,
+    /// An answer of one of the others, which have its data.
+    #[error(
+        "no machine answers that has the data of the cluster. If all of them have ended, their data is lost: remove the configuration with \
+         `farm destroy`, and start all machines. Otherwise check the network between the machines"
+    )]
+    Answer,
     /// The end of a process of this machine.
     #[error(
         "a process of machine {0} runs, which was a member of the cluster and may still write to its memory: end that process, or let it \

@@ -63,6 +63,7 @@ pub fn fabric_config(config: &Config, machine: MachineId) -> Result<FabricConfig
         huge_pages,
         object_reads: rdma.object_reads,
         adaptive_throttle: rdma.adaptive_throttle,
+        lease: config.survives_losses().then(|| config.lease()),
         parks: matches!(super::idle_policy(config, machine), IdlePolicy::Park { .. }),
     })))
 }

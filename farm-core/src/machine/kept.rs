@@ -435,7 +435,7 @@ pub fn forget_kept(config: &Config) -> io::Result<()> {
 /// Returns the exporter of a machine that keeps what it has.
 fn keeps(config: &Config, me: MachineId, exporter: &Exporter) -> Option<ShmExporter> {
     match exporter {
-        Exporter::Shm(exporter) if config.survives_losses() && config.memory_of(me) > 0 => {
+        Exporter::Shm(exporter) if config.keeps_memory() && config.memory_of(me) > 0 => {
             Some(exporter.clone())
         }
         _ => None,

@@ -10,6 +10,7 @@ use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
 use crate::config::{Config, MachineConfig};
 use crate::fabric::shm::is_alive;
+use crate::fabric::verbs::is_running;
 use crate::fabric::{Departed, Exporter, FabricConfig, Patience};
 use crate::ids::MachineId;
 use crate::membership::Membership;
@@ -142,16 +143,17 @@ pub(super) fn to_resume(
     Ok(None)
 }
 
-/// Returns the machine of a process that runs, of those that are asked for.
+/// Returns the machine of a process that runs, of those that are asked for. On RDMA devices that is any process of the machine that
+/// answers, and has met the others.
 fn any_alive(
     config: &Config,
     id: MachineId,
     mut asked: impl Iterator<Item = Process>,
 ) -> Result<Option<MachineId>, MachineError> {
-    let FabricConfig::Shm(own) = fabric_config(config, id)? else {
-        return Ok(None);
+    let alive = match fabric_config(config, id)? {
+        FabricConfig::Shm(own) => asked.find(|one| is_alive(&own, one.machine, one.boot)),
+        FabricConfig::Verbs(own) => asked.find(|one| is_running(&own, one.machine)),
     };
-    let alive = asked.find(|process| is_alive(&own, process.machine, process.boot));
     Ok(alive.map(|process| process.machine))
 }
 

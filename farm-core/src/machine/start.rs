@@ -54,6 +54,9 @@ impl Begin {
         let Some(newest) = newest else {
             return Ok(Self::New);
         };
+        if !config.keeps_memory() {
+            return Ok(Self::Waits(Awaited::Answer));
+        }
         if !newest.stores(id) {
             return Ok(Self::Waits(Awaited::Others));
         }

@@ -10,6 +10,7 @@
 //! | catalog | the object from which tables and graphs are found |
 //! | `recovered` | all transactions of configurations below it are decided and applied on all replicas |
 //! | `expiring` | processes that have left and may still serve |
+//! | `quorums` | a process serves while a majority of each grants it a lease by time |
 //!
 //! A [`ConfigStore`](super::store::ConfigStore) holds the newest configuration. A change replaces it as a whole.
 
@@ -172,6 +173,9 @@ pub struct Configuration {
     /// Members that have left since the last configuration that is known to be in effect: they may still serve what they had,
     /// until they have ended or are [evicted](crate::fabric::Eviction).
     pub expiring: Vec<Process>,
+    /// If leases end by time: the members that store regions, of the last configuration that was known to be in effect, and of each that
+    /// followed, up to the one before this. A majority of each of them has made this configuration. Otherwise empty.
+    pub quorums: Vec<Vec<Process>>,
     /// The regions, ascending.
     pub regions: Vec<RegionReplicas>,
 }
@@ -236,6 +240,7 @@ impl Configuration {
             catalog: None,
             recovered: 1,
             expiring: Vec::new(),
+            quorums: Vec::new(),
             regions: Vec::new(),
         };
         first.check().map(|()| first)
@@ -257,6 +262,12 @@ impl Configuration {
     /// Returns the member of a machine, if it runs.
     pub fn running_on(&self, machine: MachineId) -> Option<&Member> {
         self.member(machine).filter(|member| member.runs())
+    }
+
+    /// Returns the processes of the members that store regions.
+    pub fn storing(&self) -> impl Iterator<Item = Process> {
+        let storing = self.members.iter().filter(|member| member.stores);
+        storing.map(Member::process)
     }
 
     /// Returns whether a process is a member.
@@ -300,6 +311,7 @@ impl Configuration {
     pub fn resumed(&self, boot: impl Fn(MachineId) -> Option<u64>) -> Result<Self, MachineId> {
         let mut next = self.next(true);
         next.expiring.clear();
+        next.quorums.clear();
         for member in &mut next.members {
             member.boot = match member.stores {
                 true => boot(member.machine).ok_or(member.machine)?,
@@ -440,6 +452,7 @@ pub(crate) mod testing {
             catalog: None,
             recovered: 0,
             expiring: Vec::new(),
+            quorums: Vec::new(),
             regions: Vec::new(),
         }
     }

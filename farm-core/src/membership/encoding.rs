@@ -5,6 +5,7 @@
 //! rest: change (8) | id (8) | minor (8) | recovered (8) | catalog (8) | seed (8) | manager (2)
 //!       | name of the cluster | members (4), each: machine (2) | workers (2) | stores (1) | boot (8) | host | rack
 //!       | expiring (4), each: machine (2) | boot (8)
+//!       | quorums (4), each: processes (4), each: machine (2) | boot (8)
 //!       | regions (4), each: region (4) | last change of the primary (8) | replicas (1),
 //!                            each: machine (2) | filling (1) | since (8)
 //! ```
@@ -23,9 +24,11 @@ use crate::ids::{Address, MachineId, RegionId};
 pub const MOST_BYTES: usize = 1 << 20;
 
 const MAGIC: [u8; 8] = *b"farmconf";
-/// The format that this build writes, and the newest that it reads. It reads two more, which have no seed: 2, and 1, in which
-/// `expiring` had no boots; no program wrote one that was not empty.
-const FORMAT: u32 = 3;
+/// The format that this build writes, and the newest that it reads. It reads three more: 3, which has no quorums; and 2 and 1, which have no
+/// seed either. In 1, `expiring` had no boots; no program wrote one that was not empty.
+const FORMAT: u32 = 4;
+/// The first format with quorums.
+const WITH_QUORUMS: u32 = 4;
 /// The first format with a seed.
 const SEEDED: u32 = 3;
 const HEADER_BYTES: usize = 32;
@@ -81,11 +84,13 @@ pub enum EncodeError {
 /// Returns the greatest number of bytes of a configuration with this number of members, regions, and replicas of each region.
 pub fn most_bytes(members: usize, regions: usize, replicas: usize) -> usize {
     let name = 1 + usize::from(u8::MAX);
-    let fixed = HEADER_BYTES + 6 * 8 + 2 + name + 3 * 4;
+    let fixed = HEADER_BYTES + 6 * 8 + 2 + name + 4 * 4;
     let member = 2 + 2 + 1 + 8 + 2 * name;
     let expiring = 2 + 8;
+    // Those of the configuration before. More than that if some are not in effect.
+    let quorums = 4 + members * (2 + 8);
     let region = 4 + 8 + 1 + replicas * (2 + 1 + 8);
-    fixed + members * (member + expiring) + regions * region
+    fixed + members * (member + expiring) + quorums + regions * region
 }
 
 impl Configuration {
@@ -113,9 +118,11 @@ impl Configuration {
             put_name(&mut rest, &member.domain.rack);
         }
         put_count(&mut rest, self.expiring.len());
-        for Process { machine, boot } in &self.expiring {
-            rest.extend(machine.get().to_le_bytes());
-            rest.extend(boot.to_le_bytes());
+        put_processes(&mut rest, &self.expiring);
+        put_count(&mut rest, self.quorums.len());
+        for quorum in &self.quorums {
+            put_count(&mut rest, quorum.len());
+            put_processes(&mut rest, quorum);
         }
         put_count(&mut rest, self.regions.len());
         for region in &self.regions {
@@ -183,6 +190,13 @@ fn put_count(to: &mut Vec<u8>, count: usize) {
     to.extend((count as u32).to_le_bytes());
 }
 
+fn put_processes(to: &mut Vec<u8>, processes: &[Process]) {
+    for Process { machine, boot } in processes {
+        to.extend(machine.get().to_le_bytes());
+        to.extend(boot.to_le_bytes());
+    }
+}
+
 fn put_region(to: &mut Vec<u8>, region: &RegionReplicas) {
     to.extend(region.region.to_bits().to_le_bytes());
     to.extend(region.last_primary_change.to_le_bytes());
@@ -225,6 +239,10 @@ fn read(from: &mut Reader<'_>, format: u32) -> Option<Configuration> {
             1 => None,
             _ => from.process(),
         })?,
+        quorums: match format {
+            WITH_QUORUMS.. => from.list(|from| from.list(Reader::process))?,
+            _ => Vec::new(),
+        },
         regions: from.list(read_region)?,
     })
 }
@@ -336,6 +354,10 @@ mod tests {
                 boot: 0x0a0b_0c0d_0e0f_0001 + u64::from(id),
             })
             .to_vec();
+        let [five, three] = full.expiring[..] else {
+            panic!("two")
+        };
+        full.quorums = vec![vec![five], vec![three, five]];
         full.regions = vec![region_of(5), region_of(6)];
         full.regions[1].replicas.push(Replica {
             machine: machine(2),
@@ -362,20 +384,29 @@ mod tests {
 
     #[test]
     fn the_formats_before_are_read() {
-        for format in [1, 2] {
+        for format in [1, 2, 3] {
             let mut before = full();
+            before.quorums.clear();
             if format == 1 {
                 before.expiring.clear();
             }
             let mut bytes = before.encode().unwrap();
-            // They had no seed, which follows five numbers.
-            bytes.drain(HEADER_BYTES + 5 * 8..HEADER_BYTES + 6 * 8);
+            // They had no quorums, of which the number precedes the regions.
+            let mut regions = vec![0; 4];
+            let all = before.regions.iter();
+            all.for_each(|region| put_region(&mut regions, region));
+            let at = bytes.len() - regions.len();
+            bytes.drain(at - 4..at);
+            if format < SEEDED {
+                // It follows five numbers.
+                bytes.drain(HEADER_BYTES + 5 * 8..HEADER_BYTES + 6 * 8);
+                before.seed = 0;
+            }
             let length = bytes.len() as u64;
             bytes[8..16].copy_from_slice(&u64::from(format).to_le_bytes());
             bytes[16..24].copy_from_slice(&length.to_le_bytes());
             let sum = checksum(format, &bytes[HEADER_BYTES..]);
             bytes[24..32].copy_from_slice(&sum.to_le_bytes());
-            before.seed = 0;
             assert_eq!(Configuration::decode(&bytes), Ok(before));
         }
     }
@@ -386,6 +417,7 @@ mod tests {
         for member in &mut largest.members {
             (member.domain.host, member.domain.rack) = ("h".repeat(255), "r".repeat(255));
         }
+        largest.quorums = vec![largest.storing().collect()];
         largest.regions = vec![region_of(5), region_of(6)];
         let replicas = largest.regions[0].replicas.len();
         let most = most_bytes(3, 2, replicas);
@@ -393,8 +425,8 @@ mod tests {
         assert_eq!(bytes, most - 3 * 10, "no process expires");
     }
 
-    /// Hash of the bytes of [`full`] in format 3.
-    const FULL: u64 = 8_479_133_344_485_816_300;
+    /// Hash of the bytes of [`full`] in format 4.
+    const FULL: u64 = 6_969_660_167_593_378_403;
 
     #[test]
     fn every_flipped_bit_and_every_other_length_is_refused() {

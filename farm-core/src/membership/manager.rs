@@ -224,6 +224,12 @@ impl Manager {
         self.left.insert(process);
     }
 
+    /// Returns the process of a member that runs, and has not left.
+    pub(crate) fn running(&self, machine: MachineId) -> Option<Process> {
+        let member = self.configuration.running_on(machine)?;
+        Some(member.process()).filter(|process| !self.left.contains(process))
+    }
+
     /// Returns whether starts were stored since the last call.
     pub(crate) fn take_recorded_starts(&mut self) -> bool {
         std::mem::take(&mut self.has_recorded_starts)

@@ -92,6 +92,7 @@ impl<M: Target> Wire<M> {
                 imports_are_checked: true,
                 ordered_placement,
                 atomics: AtomicScope::Device,
+                leases_by_time: false,
                 max_inline_bytes,
                 max_outstanding_reads: 0,
                 max_outstanding_writes: 0,

@@ -1,7 +1,7 @@
 //! Machines that give no sign of life, and those that the others go on without: see [`Eviction`](crate::fabric::Eviction).
 
-use super::Worker;
-use crate::fabric::Lease;
+use super::{Cont, Worker};
+use crate::fabric::{Lease, Standing};
 use crate::membership::configuration::Process;
 use crate::{marks, mutants};
 
@@ -35,7 +35,7 @@ impl Worker {
         };
         let (value, endpoint) = (&driver.value, &self.endpoint);
         let is_evicted =
-            |one: &Process| value.has_evicted(*one) && endpoint.evict(one.machine, one.boot);
+            |one: &Process| value.is_to_be_evicted(*one) && endpoint.evict(one.machine, one.boot);
         let evicted = driver.may_live.extract_if(.., |one| is_evicted(one));
         for process in evicted.collect::<Vec<_>>() {
             marks::mark("membership: a process that may run is evicted");
@@ -43,27 +43,89 @@ impl Worker {
         }
     }
 
-    /// Returns whether other machines go on without this process: it must report nothing of what it has found out, and stops.
-    #[inline]
-    pub fn is_evicted(&mut self) -> bool {
-        let has_happened = self.eviction.has_happened();
-        self.stops_if(has_happened)
-    }
-
-    /// As [`Worker::is_evicted`], before the outcome of what this worker has written is reported.
-    #[inline]
-    pub fn is_evicted_after_writes(&mut self) -> bool {
-        let has_happened = self.eviction.has_happened_after_stores();
-        self.stops_if(has_happened)
-    }
-
-    #[inline]
-    fn stops_if(&mut self, is_evicted: bool) -> bool {
-        let stops = is_evicted && !mutants::is_on("evicted machine reports");
-        if stops {
-            self.stop_evicted();
+    /// Tells the fabric who takes part in leases by time, if that has changed.
+    pub(super) fn renew_lease_terms(&mut self) {
+        if !self.endpoint.capabilities().leases_by_time {
+            return;
         }
-        stops
+        if let Some(driver) = &mut self.members.driver {
+            let terms = driver.value.lease_terms();
+            if driver.terms != terms {
+                driver.terms = terms.clone();
+                self.endpoint.set_lease_terms(terms);
+            }
+        }
+    }
+
+    /// Returns whether no machine that the newest configuration does not have holds a lease by time that this one has granted.
+    pub(super) fn have_leases_ended(&self) -> bool {
+        let value = self.members.driver.as_ref().map(|driver| &driver.value);
+        let mut left = value.into_iter().flat_map(|value| value.expiring());
+        let have_ended = left.all(|one| !self.endpoint.may_hold_a_lease(one.machine, one.boot));
+        have_ended || mutants::is_on("evicted machine not awaited")
+    }
+
+    /// Returns whether this process may report what it has found out. If not, the other machines go on without it, and it stops; or it
+    /// must wait until its lease is renewed: see [`Worker::hold`].
+    #[inline]
+    pub fn may_report(&mut self) -> bool {
+        match self.eviction.standing() {
+            Standing::Good => true,
+            standing => self.reports_in(standing),
+        }
+    }
+
+    /// As [`Worker::may_report`], for the outcome of what this worker has written.
+    #[inline]
+    pub fn may_report_after_writes(&mut self) -> bool {
+        match self.eviction.standing_after_stores() {
+            Standing::Good => true,
+            standing => self.reports_in(standing),
+        }
+    }
+
+    #[cold]
+    fn reports_in(&mut self, standing: Standing) -> bool {
+        match standing {
+            Standing::Good => true,
+            Standing::Waits => {
+                marks::mark("membership: a result waits for the lease");
+                mutants::is_on("end of the lease not looked at")
+            }
+            Standing::Evicted if mutants::is_on("evicted machine reports") => true,
+            Standing::Evicted => {
+                self.stop_evicted();
+                false
+            }
+        }
+    }
+
+    /// Has a continuation called when this process [may report](Worker::may_report) again.
+    pub fn hold(&mut self, cont: Cont<()>) {
+        self.held.push(cont);
+    }
+
+    /// Calls the continuations that were [held](Worker::hold), if this process may report. Stops the machine if the others go on without it.
+    pub(super) fn go_on_reporting(&mut self) {
+        match self.eviction.standing() {
+            Standing::Good => {}
+            Standing::Waits => return,
+            Standing::Evicted => {
+                if !self.reports_in(Standing::Evicted) {
+                    return;
+                }
+            }
+        }
+        if !self.held.is_empty() {
+            marks::mark("membership: results are reported when the lease is renewed");
+            // Each is called from the event loop.
+            self.deferred.extend(self.held.drain(..));
+        }
+    }
+
+    /// Returns whether results wait until this process may report.
+    pub(super) fn waits_to_report(&self) -> bool {
+        self.eviction.standing() == Standing::Waits
     }
 
     #[cold]

@@ -124,7 +124,13 @@ impl Worker {
                 if self.me.worker == WorkerId::FIRST && how == Departure::Left {
                     tracing::info!(%machine, "a machine without memory has left; the cluster continues");
                 }
-                self.end_epochs_without(machine);
+                let boot = self.messaging.boot_of(machine);
+                match how == Departure::Left || self.endpoint.has_died(machine, boot) {
+                    true => self.end_epochs_without(machine),
+                    // It may run, and read what others have not closed to it: nothing is freed before the next configuration is in
+                    // effect.
+                    false => self.abandon_epoch_change(),
+                }
             }
             Some(stop) => {
                 match stop {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Cont, Worker};
-use crate::fabric::Departure;
+use crate::fabric::{Departure, LeaseTerms};
 use crate::ids::{MachineId, WorkerRef};
 use crate::membership::configuration::{Configuration, Process};
 use crate::membership::reconfiguration::{Action, Message, Probed, Reconfiguration};
@@ -94,6 +94,10 @@ pub(super) struct Driver {
     recovered: (u64, BTreeSet<MachineId>),
     /// Why the change that is under way waits, as it was logged last.
     said: String,
+    /// Who takes part in leases by time, as the fabric was told last.
+    pub(super) terms: LeaseTerms,
+    /// The configuration that all own workers have applied, while leases by time last that this machine has granted to others.
+    awaits_leases: Option<u64>,
 }
 
 impl Driver {
@@ -105,11 +109,12 @@ impl Driver {
 }
 
 impl Members {
-    pub(super) fn new(parts: Option<MembersParts>, now: Nanos) -> Self {
+    pub(super) fn new(parts: Option<MembersParts>, now: Nanos, by_time: bool) -> Self {
         let driver = parts.map(|parts| {
             Box::new(Driver {
                 all_recovered: parts.configuration.recovered,
-                value: Reconfiguration::new(parts.me, parts.configuration),
+                value: Reconfiguration::new(parts.me, parts.configuration)
+                    .with_leases_by_time(by_time),
                 store: parts.store,
                 applying: None,
                 asked: 0,
@@ -118,6 +123,8 @@ impl Members {
                 last_event: now,
                 recovered: (0, BTreeSet::new()),
                 said: String::new(),
+                terms: LeaseTerms::default(),
+                awaits_leases: None,
             })
         });
         Self {
@@ -172,6 +179,7 @@ impl Worker {
             if let Some(manager) = &mut self.recorder.manager {
                 manager.on_left(process);
             }
+            self.manage_soon();
             let is_first = self.members.driver.is_some();
             if let Some(kept) = self.kept.as_ref().filter(|_| is_first)
                 && !mutants::is_on("logs of a process that has left are kept")
@@ -238,6 +246,8 @@ impl Worker {
         driver.last_event = now;
         let mut out = Vec::new();
         event(&mut driver.value, &mut out);
+        // Before a machine answers that it has applied a configuration, it grants nothing to those that have left.
+        self.renew_lease_terms();
         let mut actions = VecDeque::from(out);
         while let Some(action) = actions.pop_front() {
             self.perform(action, &mut actions);
@@ -307,7 +317,8 @@ impl Worker {
         let Some(driver) = &mut self.members.driver else {
             return;
         };
-        let awaits = driver.asked > 0 || !driver.may_live.is_empty();
+        let awaits =
+            driver.asked > 0 || !driver.may_live.is_empty() || driver.awaits_leases.is_some();
         let is_needed = driver.value.is_changing() || awaits;
         if is_needed && !std::mem::replace(&mut driver.looks, true) {
             self.set_timer(LOOK, Cont::new(|worker, _: u64, ()| worker.look(), 0));
@@ -330,6 +341,7 @@ impl Worker {
             self.drive(|value, out| value.gone(process, out));
         }
         self.evict();
+        self.answer_if_leases_have_ended();
         while let Some(answer) = self.next_answer() {
             match answer {
                 Access::Read(read) => self.drive(|value, out| value.on_read(read, out)),

@@ -172,6 +172,8 @@ pub struct Worker {
     room: room::Room,
     unposted: unposted::Unposted,
     deferred: VecDeque<Cont<()>>,
+    /// What waits until this process may report what it finds out.
+    held: Vec<Cont<()>>,
     /// Reads that failed when they were started; the event loop calls their continuations.
     failed_reads: VecDeque<(Cont<ReadResult>, Slot, ReadError)>,
     /// Buffers, kept here so that they keep their capacity from turn to turn.
@@ -196,7 +198,11 @@ impl Worker {
         let epochs = EpochBarrier::new(parts.me, &parts.links.connected());
         let mut worker = Self {
             me: parts.me,
-            members: members::Members::new(parts.members, parts.clock.now()),
+            members: members::Members::new(
+                parts.members,
+                parts.clock.now(),
+                parts.endpoint.capabilities().leases_by_time,
+            ),
             now: parts.clock.now(),
             clock: parts.clock,
             rng: Xoshiro256PlusPlus::seed_from_u64(parts.seed),
@@ -236,12 +242,14 @@ impl Worker {
             room: room::Room::new(classes, operations),
             unposted: unposted::Unposted::default(),
             deferred: VecDeque::with_capacity(operations),
+            held: Vec::new(),
             failed_reads: VecDeque::with_capacity(operations),
             completions: Vec::with_capacity(operations),
             local_done: Vec::with_capacity(operations),
             message_body: Vec::with_capacity(max_message_bytes),
         };
         worker.register_core_handlers();
+        worker.renew_lease_terms();
         worker
     }
 

@@ -12,7 +12,7 @@
 //!
 //! The catalog is recorded in the same way, by the manager's own worker ([`Worker::record_catalog`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{Cont, Worker};
@@ -103,6 +103,11 @@ pub(super) struct RegionRecorder {
     told: Vec<u8>,
     /// Number of machines that have not answered it.
     untold: usize,
+    /// Members that could not be told, and may run: the changes are not known to all machines before these have left, or the next
+    /// configuration is in effect.
+    missed: BTreeSet<MachineId>,
+    /// Whether they are being told.
+    tells: bool,
 }
 
 impl RegionRecorder {
@@ -118,6 +123,15 @@ impl RegionRecorder {
     pub(super) fn set_manager(&mut self, mut manager: Box<Manager>, most_message: usize) {
         manager.set_most_told((most_message - CATALOG_BYTES) / REGION_BYTES);
         self.manager = Some(manager);
+    }
+
+    /// Goes on from another configuration, which the store has.
+    pub(super) fn rebase(&mut self, configuration: Configuration) {
+        self.missed.clear();
+        self.tells = false;
+        if let Some(manager) = &mut self.manager {
+            manager.rebase(configuration);
+        }
     }
 
     fn asked(&mut self, context: u64) -> Option<&mut Asked> {
@@ -368,11 +382,12 @@ impl Worker {
     }
 
     fn record_changes(&mut self) {
+        self.end_telling();
         let Some(manager) = self
             .recorder
             .manager
             .as_mut()
-            .filter(|_| self.recorder.untold == 0)
+            .filter(|_| self.recorder.untold == 0 && self.recorder.missed.is_empty())
         else {
             return;
         };
@@ -388,6 +403,8 @@ impl Worker {
                 let machines = self.machines().iter().map(|machine| machine.0);
                 let machines: Vec<MachineId> = machines.collect();
                 self.recorder.untold = machines.len();
+                self.recorder.missed.clear();
+                self.recorder.tells = true;
                 for machine in machines {
                     self.tell(machine.get().into(), ());
                 }
@@ -405,19 +422,43 @@ impl Worker {
         match called {
             Ok(()) => {}
             Err(CallError::Busy) => self.when_room(Cont::new(Self::tell, machine)),
-            // The machine has left, or its loss stops the cluster.
-            Err(_) => self.on_told(machine, Ok(&[])),
+            Err(error) => self.on_told(machine, Err(error)),
         }
     }
 
-    fn on_told(&mut self, _machine: u64, _reply: Result<&[u8], CallError>) {
+    fn on_told(&mut self, machine: u64, reply: Result<&[u8], CallError>) {
         self.recorder.untold -= 1;
-        if self.recorder.untold == 0
-            && let Some(manager) = &mut self.recorder.manager
+        if reply.is_err()
+            && let Some(machine) = MachineId::new(machine as u16)
+            && self.may_be_running(machine)
         {
-            manager.on_told();
+            marks::mark("region: a machine that may run was not told");
+            self.recorder.missed.insert(machine);
+        }
+        if self.recorder.untold == 0 {
             self.manage();
         }
+    }
+
+    /// Handles that all machines know the last changes, if they do.
+    fn end_telling(&mut self) {
+        let missed = std::mem::take(&mut self.recorder.missed);
+        let still = missed.into_iter().filter(|one| self.may_be_running(*one));
+        self.recorder.missed = still.collect();
+        let is_told = self.recorder.untold == 0 && self.recorder.missed.is_empty();
+        if let Some(manager) = self.recorder.manager.as_mut().filter(|_| is_told)
+            && std::mem::take(&mut self.recorder.tells)
+        {
+            manager.on_told();
+        }
+    }
+
+    /// Returns whether a machine to which this one is not connected is a member that has not left, and whose process may run: it reads what
+    /// others have not closed to it.
+    fn may_be_running(&self, machine: MachineId) -> bool {
+        let manager = self.recorder.manager.as_ref().filter(|_| self.survives());
+        let member = manager.and_then(|manager| manager.running(machine));
+        member.is_some_and(|process| !self.endpoint.has_died(machine, process.boot))
     }
 
     fn handle_changes(&mut self, request: Request, body: &[u8]) {

@@ -41,9 +41,9 @@ impl Worker {
         self.endpoint.flush();
         self.notice_departures();
         self.notice_leases();
-        self.is_evicted();
+        self.go_on_reporting();
         // A departure may have failed reads. The next turn calls their continuations.
-        busy || !self.failed_reads.is_empty()
+        busy || !self.deferred.is_empty() || self.has_failed_reads()
     }
 
     /// Returns when the next timer is due, or `None` if no timer is set.
@@ -56,7 +56,8 @@ impl Worker {
     pub fn must_poll(&self) -> bool {
         self.endpoint.outstanding() > 0
             || !self.reads.is_idle()
-            || !self.failed_reads.is_empty()
+            || !self.deferred.is_empty()
+            || self.has_failed_reads()
             || self.messaging.must_poll()
             || self.logs.must_poll()
             || self.room.waiting() > 0

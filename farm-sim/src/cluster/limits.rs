@@ -1,5 +1,7 @@
 //! Sizes of a simulated cluster and the pace of its scheduler.
 
+use std::time::Duration;
+
 use farm_core::config::TransactionsConfig;
 use farm_core::ids::MachineId;
 use farm_core::limits::{
@@ -71,7 +73,12 @@ pub struct ClusterLimits {
     pub replicas: usize,
     /// Whether the machines go on in another configuration when one of them is lost.
     pub survives: bool,
+    /// The nanoseconds of a lease, if leases end by time, as on fabrics on which a machine may not be reached.
+    pub lease_nanos: Option<u64>,
 }
+
+/// The shortest lease that is drawn, in nanoseconds.
+const SHORTEST_LEASE: u64 = 50_000;
 
 impl ClusterLimits {
     /// Returns the configuration of a fabric with these limits.
@@ -79,6 +86,7 @@ impl ClusterLimits {
         SimConfig {
             most_outstanding: self.most_outstanding,
             max_inline_bytes: self.max_inline_bytes,
+            lease: self.lease_nanos.map(Duration::from_nanos),
             ..SimConfig::seeded(seed)
         }
     }
@@ -110,6 +118,7 @@ impl ClusterLimits {
             integrity: RecordIntegrity::LastWord,
             replicas: 0,
             survives: false,
+            lease_nanos: None,
         }
     }
 
@@ -128,6 +137,15 @@ impl ClusterLimits {
         let storing = 3 + (seed / 3 % 2) as usize;
         self.machines = storing + self.without_memory;
         self.replicas = storing - 1;
+    }
+
+    /// As [`ClusterLimits::survive`], with leases that end by time, and one to three machines that can be lost.
+    pub fn survive_by_leases(&mut self, seed: u64) {
+        self.survive(seed);
+        let storing = 3 + (seed / 3 % 3) as usize;
+        self.machines = storing + self.without_memory;
+        self.replicas = (storing - 1).min(3);
+        self.lease_nanos = Some(SHORTEST_LEASE << (seed / 9 % 7));
     }
 
     /// Returns the layout of the segment that one machine exports for another, or for itself.

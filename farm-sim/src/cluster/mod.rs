@@ -31,6 +31,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use farm_core::control::Control;
+use farm_core::fabric::Standing;
 use farm_core::ids::{MachineId, RegionId, WorkerRef};
 use farm_core::mem::Memory;
 use farm_core::messaging::SegmentLayout;
@@ -370,6 +371,57 @@ impl Cluster {
         for seat in seats.filter(|seat| seat.machine == machine) {
             self.parts.fabric.unpark(seat.me.machine, seat.me.worker);
         }
+    }
+
+    /// Cuts the network between some machines and all others for a time, if leases end by time.
+    pub fn part(&self, some: impl IntoIterator<Item = usize>, nanos: u64) {
+        let some = some.into_iter().map(|one| self.parts.machines[one].id);
+        self.parts.fabric.part(&some.collect::<Vec<_>>(), nanos);
+    }
+
+    /// Has no lease reach a machine for a time, if leases end by time.
+    pub fn make_deaf(&self, machine: usize, nanos: u64) {
+        self.parts
+            .fabric
+            .make_deaf(self.parts.machines[machine].id, nanos);
+    }
+
+    /// Describes what the machines that run know of the configuration.
+    pub fn membership(&self) -> String {
+        let newest = self.parts.changes.newest();
+        let mut text = format!("\n  newest configuration: {}", newest.version);
+        let machines = self.parts.machines.iter().enumerate();
+        for (place, machine) in machines.filter(|(_, machine)| machine.is_running()) {
+            let first = place * self.parts.limits.workers;
+            let status = self.inspect(first, |worker| worker.members_status());
+            let standing = self.parts.fabric.standing(machine.id);
+            text += &format!("\n  {}: {standing:?}, {status:?}", machine.id);
+        }
+        text
+    }
+
+    /// Returns a region that two machines may serve as its primary at this moment, with both; `None` if there is none.
+    pub fn two_primaries(&self) -> Option<(RegionId, [MachineId; 2])> {
+        let mut primaries: BTreeMap<RegionId, MachineId> = BTreeMap::new();
+        let machines = self.parts.machines.iter().enumerate();
+        for (place, machine) in machines.filter(|(_, machine)| machine.is_running()) {
+            let id = machine.id;
+            let first = &self.parts.seats[place * self.parts.limits.workers];
+            let worker = lock(&first.worker);
+            let in_effect = worker.as_ref().and_then(|worker| worker.in_effect());
+            let Some(in_effect) =
+                in_effect.filter(|_| self.parts.fabric.standing(id) == Standing::Good)
+            else {
+                continue;
+            };
+            let served = in_effect.regions.iter().filter(|one| one.primary() == id);
+            for region in served.map(|one| one.region) {
+                if let Some(other) = primaries.insert(region, id) {
+                    return Some((region, [other, id]));
+                }
+            }
+        }
+        None
     }
 
     /// Breaks the connections between two machines.

@@ -4,6 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use farm_core::membership::configuration::Process;
 use farm_core::time::Nanos;
 use farm_core::worker::Worker;
 
@@ -13,6 +14,8 @@ use crate::fabric::Event;
 /// Longest sleep of a worker without a notification. Longer than the time after which a run counts as standing still: a
 /// lost notification then appears as a run that stands still, not as a delay.
 const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+/// As [`LONGEST_SLEEP`], if leases end by time: then something happens all the time, and time does not pass quickly.
+const LONGEST_SLEEP_WITH_LEASES: Duration = Duration::from_millis(5);
 /// Maximum number of nested interruptions at which other workers run.
 const DEEPEST: u32 = 3;
 /// Steps, and nanoseconds, after which a machine that is stopped goes on although the others have not gone on without it.
@@ -190,6 +193,14 @@ impl Parts {
             busy,
         });
         seat.put(worker);
+        let machine = &self.machines[seat.machine];
+        let is_interrupted = self.limits.lease_nanos.is_none() || busy || depth > 0;
+        if !is_interrupted && machine.stalls.swap(false, Ordering::Relaxed) {
+            // Its workers have nothing to do that could be interrupted.
+            self.depth.fetch_add(1, Ordering::Relaxed);
+            self.stall(machine);
+            self.depth.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Ends the processors of a machine for good, and its process, if it was killed.
@@ -221,7 +232,10 @@ impl Parts {
         }
         let may_sleep = !busy && !leaves && !is_stopping && !worker.must_poll();
         if may_sleep && self.fabric.draw(WHOLE) < u64::from(self.pace.sleeps) {
-            worker.sleep(LONGEST_SLEEP);
+            worker.sleep(match self.limits.lease_nanos {
+                Some(_) => LONGEST_SLEEP_WITH_LEASES,
+                None => LONGEST_SLEEP,
+            });
         }
         busy
     }
@@ -264,7 +278,7 @@ impl Parts {
         self.fabric.change_lease(machine.id, true);
         let (mut left, mut is_evicted) = (MOST_STALLED_STEPS, false);
         while left > 0 && self.fabric.now() < until {
-            if !is_evicted && self.fabric.is_evicted(machine.id) {
+            if !is_evicted && self.has_evicted(machine) {
                 // The others go on for some time before it does.
                 is_evicted = true;
                 left = 1 << self.fabric.draw(DOUBLINGS_AFTER_EVICTION);
@@ -277,6 +291,21 @@ impl Parts {
         if !is_evicted {
             machine.ends.store(true, Ordering::Relaxed);
             machine.stopping.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether the others have gone on without a machine that is stopped.
+    fn has_evicted(&self, machine: &Machine) -> bool {
+        match self.fabric.has_leases_by_time() {
+            false => self.fabric.is_evicted(machine.id),
+            true => {
+                let boot = self.fabric.boot(machine.id);
+                let process = Process {
+                    machine: machine.id,
+                    boot,
+                };
+                !self.changes.newest().has(process)
+            }
         }
     }
 

@@ -1,5 +1,7 @@
 //! The configuration of a simulated fabric: its odds, its limits, and deliberate bugs that the checks must find.
 
+use std::time::Duration;
+
 use rand::Rng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -153,6 +155,8 @@ pub struct SimConfig {
     pub keep_events: bool,
     /// The deliberate bug, if any.
     pub defect: Option<Defect>,
+    /// The time of a lease, if leases end by time. Then nothing proves the end of a process.
+    pub lease: Option<Duration>,
 }
 
 impl SimConfig {
@@ -168,6 +172,7 @@ impl SimConfig {
             processors: false,
             keep_events: false,
             defect: None,
+            lease: None,
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use farm_core::fabric::{
     Arena, ArenaConfig, Atomic, AtomicScope, Backend, Capabilities, Capability, Completion,
-    Counters, Departure, Eviction, ImportError, Lease, Read, ReadKind, Rejected, Remote,
-    RemoteMemory, Slot, Source, Token, Wake, Write,
+    Counters, Departure, Eviction, ImportError, Lease, LeaseTerms, Read, ReadKind, Rejected,
+    Remote, RemoteMemory, Slot, Source, Token, Wake, Write,
 };
 use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::mem::{LINE_WORDS, WORD_BYTES};
@@ -88,6 +88,7 @@ impl SimEndpoint {
                 reads_begin_at_poll: false,
                 reads_of_any_age: false,
                 atomics: AtomicScope::Device,
+                leases_by_time: config.lease.is_some(),
                 max_inline_bytes: config.max_inline_bytes,
                 max_outstanding_reads: config.most_outstanding,
                 max_outstanding_writes: config.most_outstanding,
@@ -401,7 +402,19 @@ impl Backend for SimEndpoint {
     }
 
     fn evict(&self, machine: MachineId, boot: u64) -> bool {
-        lock(&self.state).evict(machine, boot)
+        let state = lock(&self.state);
+        match state.leases {
+            Some(_) => !state.may_hold_a_lease(self.worker.machine, (machine, boot)),
+            None => state.evict(machine, boot),
+        }
+    }
+
+    fn may_hold_a_lease(&self, machine: MachineId, boot: u64) -> bool {
+        lock(&self.state).may_hold_a_lease(self.worker.machine, (machine, boot))
+    }
+
+    fn set_lease_terms(&self, terms: LeaseTerms) {
+        lock(&self.state).set_lease_terms(self.worker.machine, terms);
     }
 
     fn close_start(&mut self, machine: MachineId, boot: u64) {

@@ -17,6 +17,7 @@
 //! | `state` | machines, exports and sleeping workers; how connections end |
 //! | `connection` | the operations in flight, and the table of which may pass which |
 //! | `step` | one step of one operation |
+//! | `lease_net`, `leases` | leases by time, and cuts of the network |
 //! | `buffers` | store buffers |
 //! | `processor` | when stores become visible, late arrival of remote writes, and interruptions between the accesses of a turn |
 //! | `endpoint` | posts and polls |
@@ -43,6 +44,8 @@ mod buffers;
 mod config;
 mod connection;
 mod endpoint;
+mod lease_net;
+mod leases;
 mod processor;
 mod state;
 mod step;
@@ -50,7 +53,7 @@ mod trace;
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use farm_core::fabric::{ArenaConfig, Capability, Departure, Endpoint};
+use farm_core::fabric::{ArenaConfig, Capability, Departure, Endpoint, Standing};
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::mem::Memory;
 use farm_core::time::{Clock, Nanos};
@@ -210,6 +213,7 @@ impl SimFabric {
         let mut state = self.state();
         let moment = moment.max(state.now);
         state.set_now(moment);
+        state.run_leases();
     }
 
     /// Returns the end of a worker's sleep; `None` if the worker is awake or was notified.
@@ -253,9 +257,35 @@ impl SimFabric {
         self.state().depart(machine, Departure::Lost);
     }
 
-    /// Has all other machines notice that the lease of a machine has expired, or is renewed.
+    /// Has all other machines notice that the lease of a machine has expired, or is renewed. If leases end by time, they find out, because
+    /// the machine does not ask for leases meanwhile.
     pub fn change_lease(&self, machine: MachineId, has_expired: bool) {
-        self.state().change_lease(machine, has_expired);
+        let mut state = self.state();
+        match state.leases {
+            Some(_) => state.stop_leases(machine, has_expired),
+            None => state.change_lease(machine, has_expired),
+        }
+    }
+
+    /// Returns whether leases end by time.
+    pub fn has_leases_by_time(&self) -> bool {
+        self.state().leases.is_some()
+    }
+
+    /// Returns whether a machine may report what it finds out.
+    pub fn standing(&self, machine: MachineId) -> Standing {
+        self.state().eviction(machine).standing()
+    }
+
+    /// Cuts the network between some machines and all others for a time, if leases end by time. Connections between them stand still, and
+    /// break if that takes too long for them. The others of their connections, and leases, go on.
+    pub fn part(&self, some: &[MachineId], nanos: u64) {
+        self.state().part(some, nanos);
+    }
+
+    /// Has no lease reach a machine for a time, if leases end by time.
+    pub fn make_deaf(&self, machine: MachineId, nanos: u64) {
+        self.state().make_deaf(machine, nanos);
     }
 
     /// Evicts the last start of a machine, as others do that go on without it.
@@ -265,7 +295,7 @@ impl SimFabric {
 
     /// Returns whether others have evicted the last start of a machine.
     pub fn is_evicted(&self, machine: MachineId) -> bool {
-        self.state().eviction(machine).has_happened()
+        self.state().eviction(machine).standing() == Standing::Evicted
     }
 
     /// Removes a machine that announces its departure: its peers observe [`Departure::Left`].

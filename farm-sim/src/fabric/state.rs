@@ -15,6 +15,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 use super::buffers::Processors;
 use super::config::{Defect, Odds, SimConfig};
 use super::connection::{Ack, Connection, Kind, Operation};
+use super::lease_net::Leases;
 use super::trace::{Event, Trace};
 
 /// The sleep state of a worker, from `arm` to the end of `wait`.
@@ -44,7 +45,7 @@ struct Machine {
     workers: Vec<Sleeper>,
     eviction: Eviction,
     /// What its workers do not know yet of leases of others.
-    leases: VecDeque<Lease>,
+    changes: VecDeque<Lease>,
 }
 
 /// Memory that an endpoint has imported.
@@ -84,6 +85,8 @@ pub(super) struct State {
     pub(super) exports: Vec<Export>,
     pub(super) processors: Processors,
     parted: BTreeMap<(MachineId, MachineId), Departure>,
+    /// If leases end by time.
+    pub(super) leases: Option<Leases>,
     pub(super) ports: Vec<Port>,
     pub(super) connections: Vec<Connection>,
     pub(super) next_operation: u64,
@@ -100,10 +103,10 @@ impl State {
             gone: false,
             exports: Vec::new(),
             eviction: Eviction::never(),
-            leases: VecDeque::new(),
+            changes: VecDeque::new(),
             workers: (0..config.workers).map(|_| Sleeper::default()).collect(),
         };
-        Self {
+        let mut state = Self {
             machines: machines.iter().map(|id| (*id, machine(&mut rng))).collect(),
             rng,
             now: Nanos(0),
@@ -117,11 +120,20 @@ impl State {
             exports: Vec::new(),
             processors: Processors::new(config.processors),
             parted: BTreeMap::new(),
+            leases: config.lease.map(Leases::new),
             ports: Vec::new(),
             connections: Vec::new(),
             next_operation: 0,
             choices: Vec::new(),
+        };
+        for id in machines {
+            let boot = state.machine(*id).boot;
+            let eviction = state.begin_leases(*id, boot);
+            if let Some(machine) = state.machines.get_mut(id) {
+                machine.eviction = eviction;
+            }
         }
+        state
     }
 
     pub(super) fn has(&self, defect: Defect) -> bool {
@@ -253,7 +265,10 @@ impl State {
         let next = self.connections.len();
         let index = *self.ports[port].connections.entry(to).or_insert(next);
         if index == next {
-            self.connections.push(Connection::new(port, to, false));
+            let until = self.still_until(self.ports[port].worker.machine, to);
+            let mut connection = Connection::new(port, to, false);
+            connection.stalled_until = until;
+            self.connections.push(connection);
         }
         index
     }
@@ -291,7 +306,8 @@ impl State {
     pub(super) fn next_wake(&self) -> Option<Nanos> {
         let sleepers = self.machines.values().flat_map(|machine| &machine.workers);
         let ends = sleepers.filter_map(|sleeper| sleeper.parked);
-        ends.filter(|end| *end > self.now).min()
+        let leases = self.leases.as_ref().map(|_| self.next_lease());
+        ends.chain(leases).filter(|end| *end > self.now).min()
     }
 
     /// Breaks all connections of a machine, and marks the machine as gone: it can import nothing and cannot be imported
@@ -313,10 +329,35 @@ impl State {
             .gone = true;
     }
 
-    /// Returns whether a start of a machine has ended.
+    /// Returns whether a start of a machine is proved to have ended.
     pub(super) fn has_died(&self, id: MachineId, boot: u64) -> bool {
         let machine = self.machine(id);
-        machine.gone || machine.boot != boot
+        self.leases.is_none() && (machine.gone || machine.boot != boot)
+    }
+
+    /// Returns whether a start of a machine runs.
+    pub(super) fn runs(&self, id: MachineId) -> bool {
+        !self.machine(id).gone
+    }
+
+    /// Returns the number of workers of a machine.
+    pub(super) fn workers_of(&self, id: MachineId) -> usize {
+        self.machine(id).workers.len()
+    }
+
+    /// Returns all machines.
+    pub(super) fn ids(&self) -> Vec<MachineId> {
+        self.machines.keys().copied().collect()
+    }
+
+    /// Has connections stand still while the network between their machines is cut.
+    pub(super) fn stall_cut_connections(&mut self) {
+        for index in 0..self.connections.len() {
+            let Connection { port, to, .. } = self.connections[index];
+            let until = self.still_until(self.ports[port].worker.machine, to);
+            let connection = &mut self.connections[index];
+            connection.stalled_until = connection.stalled_until.max(until);
+        }
     }
 
     /// Returns whether this is the last start of a machine.
@@ -344,14 +385,12 @@ impl State {
         let boot = self.machine(id).boot;
         let others: Vec<MachineId> = self.machines.keys().copied().filter(|m| *m != id).collect();
         for other in others {
-            let machine = self.machines.get_mut(&other);
-            let machine = machine.expect("the machine was just found");
-            machine.leases.push_back(Lease {
+            let lease = Lease {
                 machine: id,
                 boot,
                 has_expired,
-            });
-            self.notify(WorkerRef::first_of(other));
+            };
+            self.tell_lease(other, lease);
         }
         self.note(Event::Lease {
             machine: id,
@@ -359,9 +398,17 @@ impl State {
         });
     }
 
+    /// Has a machine notice a change of a lease.
+    pub(super) fn tell_lease(&mut self, id: MachineId, change: Lease) {
+        if let Some(machine) = self.machines.get_mut(&id) {
+            machine.changes.push_back(change);
+            self.notify(WorkerRef::first_of(id));
+        }
+    }
+
     /// Returns a change of a lease that a machine does not know yet.
     pub(super) fn take_lease(&mut self, id: MachineId) -> Option<Lease> {
-        self.machines.get_mut(&id)?.leases.pop_front()
+        self.machines.get_mut(&id)?.changes.pop_front()
     }
 
     /// Starts a machine that has gone again, with another number. It exports nothing yet, and has no connections.
@@ -372,6 +419,7 @@ impl State {
             port.connections.remove(&id);
         }
         let boot = self.rng.random();
+        let eviction = self.begin_leases(id, boot);
         let machine = self.machines.get_mut(&id);
         let machine =
             machine.expect("the machine that starts again belongs to the simulated fabric");
@@ -379,8 +427,8 @@ impl State {
         machine.boot = boot;
         machine.gone = false;
         machine.exports.clear();
-        machine.eviction = Eviction::never();
-        machine.leases.clear();
+        machine.eviction = eviction;
+        machine.changes.clear();
         machine.workers.fill_with(Sleeper::default);
         self.note(Event::Restarted { machine: id });
     }

@@ -25,6 +25,7 @@ const LONG_OPERATION_STEPS: usize = 32;
 impl State {
     /// Takes one step. Returns false if nothing is in flight.
     pub(super) fn step(&mut self) -> bool {
+        self.run_leases();
         self.maybe_retire();
         let Some(connection) = self.choose_connection() else {
             return self.retire_some();
@@ -66,6 +67,8 @@ impl State {
             }
         }
         let chosen = if choices.is_empty() {
+            // Leases may change before.
+            let first_to_move = first_to_move.filter(|(at, _)| *at <= self.next_lease());
             first_to_move.map(|(at, index)| {
                 self.set_now(at);
                 index

@@ -59,7 +59,8 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     }
     let guests = Guests::new((&plan.absences, &plan.returns), &plan.spec, &plan.limits);
     let mut guests = guests.that_resume(!plan.kills.is_empty(), plan.seed);
-    let end = run_clients(plan, &cluster, &mut guests, &attach);
+    let mut served_twice = None;
+    let end = run_clients(plan, &cluster, &mut guests, &attach, &mut served_twice);
     let survives = plan.limits.survives;
     let rested = match (end, plan.loss) {
         (End::Done(_), Some(_)) if survives && !cluster.failures().is_empty() => {
@@ -73,7 +74,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
             .come_to_rest_with(&left_over)
             .and_then(|()| check_tables(&cluster))
             .and_then(|()| check_allocators(&cluster))
-            .map_err(|why| Failure::new(Judge::Rest, why)),
+            .map_err(|why| Failure::new(Judge::Rest, why + &cluster.membership())),
         (End::Stopped, Some(_)) if survives => {
             let why = format!(
                 "all machines stopped although they have copies: {:?}",
@@ -94,6 +95,8 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
                 | Loss::Machines(..)
                 | Loss::Process(_)
                 | Loss::Stalled(_)
+                | Loss::Parted(..)
+                | Loss::Deaf(..)
                 | Loss::Processes(..)
                 | Loss::AllProcesses
                 | Loss::Connection(..),
@@ -133,6 +136,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     let demands = quiet && plan.full_after.is_none();
     let failure = judge(&history, demands, options)
         .err()
+        .or(served_twice)
         .or(rested.err())
         .or(finished.err())
         .or(kept.err());
@@ -172,6 +176,7 @@ fn run_clients(
     cluster: &Cluster,
     guests: &mut Guests<'_>,
     attach: &dyn Fn(&mut Worker),
+    served_twice: &mut Option<Failure>,
 ) -> End {
     let (mut loss, mut full_after) = (plan.loss, plan.full_after);
     // The second loss, and the looks until it strikes.
@@ -189,6 +194,14 @@ fn run_clients(
             }
         }
         steps += STEPS_PER_LOOK;
+        if plan.limits.survives && served_twice.is_none() {
+            let two = cluster.two_primaries();
+            *served_twice = two.map(|(region, [one, other])| {
+                let why =
+                    format!("{one} and {other} may both serve region {region} as its primary");
+                Failure::new(Judge::Primaries, why)
+            });
+        }
         let changed = guests.advance(cluster, attach);
         let now_done = guests.ended(cluster);
         if now_done > done || changed {
@@ -333,6 +346,7 @@ fn standstill(cluster: &Cluster, guests: &Guests<'_>) -> Failure {
         );
     }
     text += &guests.text();
+    text += &cluster.membership();
     Failure::new(Judge::Liveness, text)
 }
 

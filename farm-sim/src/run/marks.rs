@@ -132,6 +132,8 @@ pub const ALL: &[&str] = &[
     "membership: a configuration follows one that was not in effect",
     "membership: a configuration is replaced before it is in effect",
     "membership: a lost process is proved to have ended",
+    "membership: a result waits for the lease",
+    "membership: results are reported when the lease is renewed",
     "membership: a lease expires",
     "membership: a lease is renewed after it had expired",
     "membership: a machine finds that it is evicted",
@@ -226,7 +228,11 @@ pub const ALL: &[&str] = &[
 pub const OPTIONAL: &[&str] = &[
     "kv: lookup restarted: joint version",
     "fabric: copy torn",
+    "membership: a machine gives way to another manager",
+    "membership: another machine has made the configuration",
     "message: stale reply",
+    "region: a machine that may run was not told",
+    "region: told by an earlier manager",
     "ring: garbage",
     "worker: peer cut off",
 ];

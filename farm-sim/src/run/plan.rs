@@ -54,6 +54,10 @@ pub enum Loss {
     Processes(usize, usize, u64),
     /// The processes of all machines are killed, each after a number of looks at the run, several times.
     AllProcesses,
+    /// The network between some machines, the bits of the first number, and all others is cut for some nanoseconds.
+    Parted(u32, u64),
+    /// For some nanoseconds no lease reaches a machine.
+    Deaf(usize, u64),
     /// The connection between two machines breaks.
     Connection(usize, usize),
     /// The processors of a machine stop for good, between two turns. Its memory still serves remote operations.
@@ -157,7 +161,10 @@ impl Plan {
             limits.replicas = 1 + (seed / LOGGED_EVERY % most) as usize;
         }
         if scenario.trouble.is_survived() {
-            limits.survive(seed);
+            match scenario.trouble {
+                Trouble::Parted => limits.survive_by_leases(seed),
+                _ => limits.survive(seed),
+            }
             if matches!(scenario.kind, Kind::Table | Kind::Graph) {
                 // All buckets that a change moves pairs between, or all pages of a list, are in one record.
                 limits.log_bytes *= 4;
@@ -165,14 +172,14 @@ impl Plan {
             if scenario.kind == Kind::Graph {
                 // Operations whose outcome stays unknown are concurrent with all later ones, and a checker tries all orders.
                 spec.clients = 1;
-                if scenario.trouble == Trouble::Restarted {
+                if scenario.trouble != Trouble::Survived {
                     limits.workers = 1;
                 }
             }
         }
         let operations = super::spec::operations(&spec, &limits);
         let absences = match scenario.trouble {
-            Trouble::None | Trouble::Survived | Trouble::Restarted => {
+            Trouble::None | Trouble::Survived | Trouble::Parted | Trouble::Restarted => {
                 Absences::drawn(seed, &limits, operations)
             }
             Trouble::Loss => Vec::new(),
@@ -213,12 +220,14 @@ impl Plan {
                 };
                 Some((after, loss))
             }
+            Trouble::Parted => Some(parted(rng, &limits, operations)),
             Trouble::Restarted => Some((rng.random_range(0..operations / 2), Loss::AllProcesses)),
             _ => loss,
         };
         let returns = match loss {
             Some((_, Loss::Process(one) | Loss::Stalled(one))) if limits.survives => vec![one],
             Some((_, Loss::Processes(one, other, _))) if limits.survives => vec![one, other],
+            Some((_, Loss::Parted(some, _))) => machines_of(some).collect(),
             Some((_, Loss::AllProcesses)) => (0..limits.machines).collect(),
             _ => Vec::new(),
         };
@@ -286,6 +295,38 @@ fn survived(rng: &mut impl Rng, limits: &ClusterLimits, operations: u64) -> (u64
     (rng.random_range(0..operations * 3 / 4), loss)
 }
 
+/// Draws what happens to a cluster in which leases end by time, and when.
+fn parted(rng: &mut impl Rng, limits: &ClusterLimits, operations: u64) -> (u64, Loss) {
+    let storing = limits.machines - limits.without_memory;
+    let one = rng.random_range(0..limits.machines);
+    let lease = limits.lease_nanos.unwrap_or_default();
+    let nanos = (lease / 4) << rng.random_range(0..7u32);
+    let nanos = rng.random_range(nanos..=2 * nanos);
+    let loss = match rng.random_range(0..8u32) {
+        0 => Loss::Process(one),
+        1 => Loss::Stalled(one),
+        2 => Loss::Deaf(one, nanos),
+        _ => {
+            // The others are a majority, and have a copy of each region.
+            let most = ((storing - 1) / 2).min(limits.replicas - 1);
+            let mut some = 0u32;
+            for _ in 0..rng.random_range(1..=most) {
+                some |= 1 << rng.random_range(0..storing);
+            }
+            for program in storing..limits.machines {
+                some |= u32::from(rng.random_bool(0.5)) << program;
+            }
+            Loss::Parted(some, nanos)
+        }
+    };
+    (rng.random_range(0..operations * 3 / 4), loss)
+}
+
+/// Returns the machines of the bits of a number.
+fn machines_of(bits: u32) -> impl Iterator<Item = usize> {
+    (0..u32::BITS as usize).filter(move |machine| bits >> machine & 1 == 1)
+}
+
 /// Draws when all processes are killed: at about the same time, or apart.
 fn drawn_kills(rng: &mut impl Rng, machines: usize, most: usize) -> Vec<Vec<u64>> {
     let times = rng.random_range(1..=most);
@@ -309,6 +350,8 @@ impl Loss {
             // A machine without memory may be away.
             Loss::Process(machine) | Loss::Processes(machine, ..) => cluster.kill_process(machine),
             Loss::Stalled(machine) => cluster.stall(machine),
+            Loss::Parted(some, nanos) => cluster.part(machines_of(some), nanos),
+            Loss::Deaf(machine, nanos) => cluster.make_deaf(machine, nanos),
             // One after the other.
             Loss::AllProcesses => {}
             Loss::Connection(one, other) => cluster.break_connection(one, other),

@@ -16,6 +16,8 @@ pub enum Trouble {
     /// Processes of machines are killed, and the others, which have copies of their regions, go on: the run must end, and return every
     /// resource.
     Survived,
+    /// As [`Trouble::Survived`], on a fabric on which leases end by time, and nothing proves the end of a process: the network is cut, too.
+    Parted,
     /// As [`Trouble::Survived`], and all processes are killed, several times. The next ones go on with what they have kept.
     Restarted,
 }
@@ -23,7 +25,7 @@ pub enum Trouble {
 impl Trouble {
     /// Returns whether the cluster goes on after losses.
     pub fn is_survived(self) -> bool {
-        matches!(self, Self::Survived | Self::Restarted)
+        matches!(self, Self::Survived | Self::Parted | Self::Restarted)
     }
 }
 
@@ -46,15 +48,17 @@ impl Scenario {
         };
         let all = kinds(Trouble::None).chain(kinds(Trouble::Loss));
         let all = all.chain(kinds(Trouble::Survived));
+        let all = all.chain(kinds(Trouble::Parted));
         all.chain(kinds(Trouble::Restarted)).collect()
     }
 
-    /// Returns the scenario of a seed in a sweep over all scenarios. Half of the seeds have no faults.
+    /// Returns the scenario of a seed in a sweep over all scenarios. Three of eight seeds have no faults.
     pub fn of_seed(seed: u64) -> Scenario {
         let kinds = Kind::ALL;
         let kind = kinds[(seed % kinds.len() as u64) as usize];
         let trouble = match seed / kinds.len() as u64 % 8 {
             3 => Trouble::Loss,
+            4 => Trouble::Parted,
             5 => Trouble::Restarted,
             6 | 7 => Trouble::Survived,
             _ => Trouble::None,
@@ -69,6 +73,7 @@ impl fmt::Display for Scenario {
             Trouble::None => write!(f, "{}", self.kind),
             Trouble::Loss => write!(f, "{}-loss", self.kind),
             Trouble::Survived => write!(f, "{}-survived", self.kind),
+            Trouble::Parted => write!(f, "{}-parted", self.kind),
             Trouble::Restarted => write!(f, "{}-restarted", self.kind),
         }
     }

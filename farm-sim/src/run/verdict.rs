@@ -20,6 +20,8 @@ pub enum Judge {
     Rest,
     /// The checks of memory that survives processes: something from which recovery decides is missing.
     Kept,
+    /// Two machines may serve one region as its primary at the same time.
+    Primaries,
     /// The checks of progress: operations no longer ended, or none took effect.
     Liveness,
     /// The cluster stopped although nothing was lost.
@@ -36,6 +38,7 @@ impl fmt::Display for Judge {
             Judge::Workload => "workload",
             Judge::Rest => "rest",
             Judge::Kept => "kept",
+            Judge::Primaries => "primaries",
             Judge::Liveness => "liveness",
             Judge::Stopped => "stopped",
             Judge::Panic => "panic",

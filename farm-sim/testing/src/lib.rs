@@ -30,7 +30,7 @@ struct Kept(Config);
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        if self.0.survives_losses() {
+        if self.0.keeps_memory() {
             forget_kept(&self.0).expect("what a cluster has kept can be removed");
         }
     }

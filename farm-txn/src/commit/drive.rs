@@ -123,10 +123,7 @@ fn run_local(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
         return;
     }
     let (cont, committed) = commit.local_outcome();
-    if committed && worker.is_evicted_after_writes() {
-        // The machine stops. Whether the others have the transaction is not known here.
-        return;
-    }
+    let reports = !committed || worker.may_report_after_writes();
     let given_up = commit.tx.has_given_up();
     commit.tx.clear();
     end_of(worker, &mut commit.tx);
@@ -139,7 +136,11 @@ fn run_local(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinator>) {
         false => store_abort(state, cont, commit.take_reason()),
     };
     state.spare_commits.push(commit);
-    worker.defer(deferred);
+    match reports {
+        true => worker.defer(deferred),
+        // The machine stops, or waits. Whether the others have the transaction is not known here.
+        false => worker.hold(deferred),
+    }
 }
 
 #[cold]
@@ -237,9 +238,10 @@ pub(super) fn go_on(worker: &mut Worker, id: CommitId, mut commit: Box<Coordinat
         false => state.commits[id.index()] = Some(commit),
     }
     if let Some((cont, result)) = outcome {
-        if result.is_ok() && worker.is_evicted_after_writes() {
-            // The machine stops. Whether the others have the transaction is not known here.
-            return;
+        if result.is_ok() && !worker.may_report_after_writes() {
+            // The machine stops, or waits. Whether the others have the transaction is not known here.
+            let held = results::store(transactions(worker), DeferredResult::Committed(cont));
+            return worker.hold(held);
         }
         cont.resume(worker, result);
     }

@@ -185,7 +185,7 @@ pub(crate) fn memory_of(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
 
 /// Returns the bytes that ended processes of machines of a cluster, or of one, have kept. The next processes go on with that memory, or remove it.
 pub(crate) fn idle_kept_bytes(config: &Config, machine: Option<MachineId>) -> u64 {
-    if !config.survives_losses() {
+    if !config.keeps_memory() {
         return 0;
     }
     let is_of = |kept: &KeptMemory| machine.is_none_or(|machine| machine == kept.machine);

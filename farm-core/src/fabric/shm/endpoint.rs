@@ -89,6 +89,7 @@ impl ShmEndpoint {
                 reads_begin_at_poll: true,
                 reads_of_any_age: false,
                 atomics: AtomicScope::Global,
+                leases_by_time: false,
                 max_inline_bytes: MAX_INLINE_BYTES,
                 max_outstanding_reads: most,
                 max_outstanding_writes: most,

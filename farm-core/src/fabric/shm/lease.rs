@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::shared::{PeerState, Shared};
 use super::turns::Watch;
-use crate::fabric::Lease;
+use crate::fabric::{Lease, Standing};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::time::{Clock, Nanos};
 
@@ -145,7 +145,7 @@ fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
         if hung.is_none() {
             shared.signs.give();
         }
-        if eviction.has_happened() {
+        if eviction.standing() == Standing::Evicted {
             // The workers may sleep.
             shared.wake_all();
         }
@@ -186,7 +186,7 @@ impl Shared {
 }
 
 /// Has the scheduler run this thread before others, as far as the system allows it. Returns whether it does.
-fn go_first() -> bool {
+pub(in crate::fabric) fn go_first() -> bool {
     let first = libc::sched_param { sched_priority: 1 };
     // SAFETY: the structure outlives the call, which changes only how this thread is scheduled.
     let refused = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const first) } != 0;

@@ -38,6 +38,7 @@ mod turns;
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;
 pub use kept::{KeptMemory, find_kept_memory};
+pub(in crate::fabric) use lease::go_first;
 pub use lease::{Lateness, measure_lateness};
 pub(crate) use machine::is_alive;
 pub use machine::{Exporter, ShmMachine};

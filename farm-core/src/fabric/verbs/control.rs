@@ -46,7 +46,7 @@ pub(super) const PROTOCOL: &str = "farm/verbs";
 /// Minimum length of a secret, in bytes.
 const LEAST_SECRET_BYTES: usize = 16;
 
-type Code = Hmac<Sha256>;
+pub(super) type Code = Hmac<Sha256>;
 
 /// The secret that only machines of the cluster know.
 #[derive(Clone)]
@@ -154,6 +154,17 @@ impl Secret {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
             linked => linked,
         }
+    }
+
+    /// Returns a key for a purpose, which only those know who know the secret.
+    pub(super) fn key(&self, purpose: &[&str]) -> Code {
+        let mut code = Code::new_from_slice(&self.0).expect("HMAC accepts keys of any length");
+        for part in purpose {
+            code.update(&(part.len() as u64).to_le_bytes());
+            code.update(part.as_bytes());
+        }
+        let key = code.finalize().into_bytes();
+        Code::new_from_slice(&key).expect("HMAC accepts keys of any length")
     }
 
     /// Creates a secret of these bytes, for tests and machines of one process.

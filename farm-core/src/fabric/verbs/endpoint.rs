@@ -18,7 +18,8 @@ use super::shared::{Peer, Shared};
 use crate::fabric::access::{self, Fault, fits};
 use crate::fabric::{
     Arena, ArenaConfig, Atomic, Backend, Capabilities, Capability, Completion, Counters, Departure,
-    ImportError, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot, Source, Status, Wake, Write,
+    Eviction, ImportError, Lease, LeaseTerms, Read, ReadKind, Rejected, Remote, RemoteMemory, Slot,
+    Source, Status, Wake, Write,
 };
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Memory, WORD_BYTES};
@@ -176,6 +177,7 @@ impl VerbsEndpoint {
                 imports_are_checked: false,
                 ordered_placement: shared.lands_in_order(),
                 reads_begin_at_poll: false,
+                leases_by_time: shared.leases.is_some(),
                 reads_of_any_age: !whole_lines,
                 atomics: shared.device.atomic_scope(),
                 max_inline_bytes: shared.inline_bytes(),
@@ -607,6 +609,43 @@ impl Backend for VerbsEndpoint {
 
     fn take_broken(&mut self) -> Option<(MachineId, Departure)> {
         self.departed.pop_front()
+    }
+
+    fn take_lease(&mut self) -> Option<Lease> {
+        self.shared.leases.as_ref()?.take_change()
+    }
+
+    fn eviction(&self) -> Eviction {
+        let leases = self.shared.leases.as_ref();
+        leases.map_or_else(Eviction::never, |leases| leases.eviction())
+    }
+
+    fn evict(&self, machine: MachineId, boot: u64) -> bool {
+        self.shared.leases.is_some() && !self.may_hold_a_lease(machine, boot)
+    }
+
+    fn may_hold_a_lease(&self, machine: MachineId, boot: u64) -> bool {
+        let leases = self.shared.leases.as_ref();
+        leases.is_some_and(|leases| leases.may_hold((machine, boot)))
+    }
+
+    fn set_lease_terms(&self, terms: LeaseTerms) {
+        if let Some(leases) = &self.shared.leases {
+            leases.set_terms(terms);
+        }
+    }
+
+    fn close_start(&mut self, machine: MachineId, boot: u64) {
+        let peers = self.shared.peers();
+        let peer = peers.iter().find(|peer| peer.machine == machine);
+        let generation = peer
+            .filter(|peer| peer.boot == boot)
+            .map(|peer| peer.generation);
+        drop(peers);
+        if let Some(generation) = generation {
+            self.shared
+                .depart(machine, generation, Departure::Lost, None);
+        }
     }
 
     fn close(&mut self, machine: MachineId) {

@@ -11,6 +11,7 @@ use super::door::VerbsCallers;
 use super::doorbells::Doorbells;
 use super::endpoint::{Access, VerbsEndpoint};
 use super::error::VerbsError;
+use super::lease::{LeaseParts, LeaseThread};
 use super::meet;
 use super::parking::Parking;
 use super::queue_pair::MOST_RETRIES;
@@ -65,6 +66,8 @@ pub struct VerbsMachine {
     /// Queues of each group of workers. `None` before the group's first endpoint is created, and if
     /// every worker has its own queues.
     queues: Vec<Option<Arc<Mutex<Queues>>>>,
+    /// Asks for leases by time and grants them, if there are any.
+    leases: Option<LeaseThread>,
 }
 
 impl VerbsMachine {
@@ -105,6 +108,18 @@ impl VerbsMachine {
         let listener = TcpListener::bind(address.as_str()).map_err(listen)?;
         listener.set_nonblocking(true)?;
         let [boot] = random_words()?;
+        let parking = Arc::new(Parking::new(config.workers)?);
+        let leases = config.lease.map(|lease| {
+            LeaseThread::start(LeaseParts {
+                me: (own, boot),
+                cluster: &config.cluster,
+                lease,
+                addresses: &config.addresses,
+                secret: &config.secret,
+                parking: Arc::clone(&parking),
+            })
+        });
+        let leases = leases.transpose().map_err(listen)?;
         let queues = groups.iter().map(|_| None).collect();
         let shared = Arc::new(Shared {
             boot,
@@ -112,7 +127,8 @@ impl VerbsMachine {
             peers: Mutex::default(),
             departed: Mutex::default(),
             changes: AtomicU32::new(0),
-            parking: Parking::new(config.workers)?,
+            parking,
+            leases: leases.as_ref().map(|thread| Arc::clone(thread.desk())),
             runs: AtomicBool::new(false),
             inline_bytes: AtomicU32::new(config.connection.inline_bytes),
             reports_order: AtomicBool::new(true),
@@ -127,6 +143,7 @@ impl VerbsMachine {
             door: None,
             monitor: None,
             queues,
+            leases,
         })
     }
 
@@ -295,6 +312,7 @@ impl Drop for VerbsMachine {
         drop(self.door.take());
         // Sends the farewell. Workers that have ended have dropped their connections.
         drop(self.monitor.take());
+        drop(self.leases.take());
     }
 }
 

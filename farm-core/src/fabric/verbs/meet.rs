@@ -3,17 +3,18 @@
 //! connect them.
 
 use std::io::ErrorKind;
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
 
+use super::address::resolve;
 use super::control::{
     Answer, Conversation, Greeting, Hello, PROTOCOL, Sealed, Secret, Until, VERSION,
 };
 use super::queue_pair::QueuePair;
-use super::shared::Shared;
+use super::shared::{Shared, VerbsConfig};
 use crate::fabric::Capability;
 use crate::fabric::handshake::{
     Awaited, Callers, ConnectError, Patience, REDIAL, Roster, TurnedAway, random_words,
@@ -98,7 +99,7 @@ pub(super) fn meet(
                 true => LONGEST_ASK,
                 false => left,
             };
-            let socket = match dial(shared, machine, most) {
+            let socket = match dial(own, machine, most) {
                 Ok(socket) => socket,
                 Err(why) => {
                     awaited.not_reached(machine, why);
@@ -118,7 +119,7 @@ pub(super) fn meet(
             if answers.known().any(|known| *known == machine) {
                 continue;
             }
-            match ask(shared, machine) {
+            match ask(own, machine) {
                 Some(socket) => {
                     awaited.is_present(machine);
                     answers.admit(socket, machine);
@@ -187,8 +188,8 @@ pub(super) fn meet(
 
 /// Connects a socket to a machine. Returns why it failed, for example because the machine does not
 /// listen yet.
-fn dial(shared: &Shared, machine: MachineId, most: Duration) -> Result<TcpStream, String> {
-    let address = shared.config.addresses.get(&machine);
+fn dial(own: &VerbsConfig, machine: MachineId, most: Duration) -> Result<TcpStream, String> {
+    let address = own.addresses.get(&machine);
     let address = address.ok_or("the configuration has no address of the machine")?;
     let named = |error: std::io::Error| format!("{address}: {error}");
     let found = resolve(address).map_err(named)?;
@@ -196,15 +197,30 @@ fn dial(shared: &Shared, machine: MachineId, most: Duration) -> Result<TcpStream
 }
 
 /// Asks `machine`, if it listens, whether it runs already. A machine that waits for machines itself gives no such answer.
-fn ask(shared: &Shared, machine: MachineId) -> Option<TcpStream> {
-    let mut socket = dial(shared, machine, LONGEST_ASK).ok()?;
+fn ask(own: &VerbsConfig, machine: MachineId) -> Option<TcpStream> {
+    let mut socket = dial(own, machine, LONGEST_ASK).ok()?;
+    let identity = Identity {
+        cluster: &own.cluster,
+        machine: own.machine,
+        queues: 1,
+    };
     let question = Greeting {
         asks_only: true,
-        ..Identity::of(shared).greeting().ok()?
+        ..identity.greeting().ok()?
     };
     socket.set_write_timeout(Some(LONGEST_ASK)).ok()?;
     send_line(&mut socket, &question).ok()?;
     Some(socket)
+}
+
+/// Returns whether a machine answers that it runs: it has met the others, and others can join it.
+pub fn is_running(own: &VerbsConfig, machine: MachineId) -> bool {
+    let answer = ask(own, machine).and_then(|socket| {
+        let end = Clock::Host.now().after(LONGEST_ASK);
+        let socket = &socket;
+        receive_line::<Answer<Greeting>>(Until { socket, end }).ok()
+    });
+    matches!(answer, Some(Answer::Runs(_)))
 }
 
 /// What a machine says about itself in its greeting.
@@ -452,12 +468,4 @@ pub(super) fn answer(
         pairs,
         socket: talk.into_socket(),
     })
-}
-
-/// Returns the first socket address of a host name.
-pub(super) fn resolve(address: &str) -> std::io::Result<SocketAddr> {
-    let mut found = address.to_socket_addrs()?;
-    found
-        .next()
-        .ok_or_else(|| std::io::Error::other("the name resolves to no address"))
 }

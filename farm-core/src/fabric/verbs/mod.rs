@@ -25,11 +25,13 @@
 //! | `endpoint`, `parking` | a worker's posts and polls, and its sleep |
 //! | `shared` | the state that the workers of one machine share: device, exports, peers |
 //! | `machine` | the start and the end of a machine, and the memory that it exports |
-//! | `control`, `meet` | the handshake |
+//! | `control`, `meet`, `address` | the handshake |
+//! | `lease` | leases by time |
 #![allow(unsafe_code)]
 
 #[allow(non_camel_case_types)]
 mod abi;
+mod address;
 mod checked;
 mod completions;
 mod connection;
@@ -39,6 +41,7 @@ mod door;
 mod doorbells;
 mod endpoint;
 mod error;
+mod lease;
 mod library;
 mod machine;
 mod meet;
@@ -62,5 +65,6 @@ pub use endpoint::VerbsEndpoint;
 pub use error::VerbsError;
 pub use library::LibraryError;
 pub use machine::{VerbsExporter, VerbsMachine, VerbsStartError};
+pub use meet::is_running;
 pub use queue_pair::ConnectionConfig;
 pub use shared::VerbsConfig;

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use super::checked::ObjectReads;
 use super::completions::Completions;
 use super::control::{Hello, Secret, Terms};
 use super::device::{Device, DeviceChoice};
 use super::error::VerbsError;
+use super::lease::Desk;
 use super::parking::Parking;
 use super::queue_pair::{ConnectionConfig, QueueAddress, QueuePair};
 use super::registration::{ProtectionDomain, Registration};
@@ -49,6 +51,8 @@ pub struct VerbsConfig {
     pub adaptive_throttle: bool,
     /// Whether workers ever sleep.
     pub parks: bool,
+    /// The time of a lease, if the others go on without a machine that does not answer.
+    pub lease: Option<Duration>,
 }
 
 /// A peer, from the viewpoint of this machine's workers.
@@ -87,7 +91,9 @@ pub(super) struct Shared {
     pub(super) departed: Mutex<Vec<Departed>>,
     /// Number of changes among the peers, so that a poll detects a change with a single load.
     pub(super) changes: AtomicU32,
-    pub(super) parking: Parking,
+    pub(super) parking: Arc<Parking>,
+    /// Leases by time, if there are any.
+    pub(super) leases: Option<Arc<Desk>>,
     /// Whether this machine has connected and admits further machines.
     pub(super) runs: AtomicBool,
     /// Maximum number of inline bytes that every queue pair supports.

@@ -204,8 +204,8 @@ fn files_that_cannot_be_used_are_refused() {
     });
     refused("is not a configuration", &|bytes| bytes.clear());
     refused(
-        "format 4, and this program reads formats up to 3",
-        &|bytes| bytes[8] = 4,
+        "format 5, and this program reads formats up to 4",
+        &|bytes| bytes[8] = 5,
     );
     let renamed =
         |bytes: &mut Vec<u8>| *bytes = configuration("test", &[1]).next(true).encode().unwrap();

@@ -182,14 +182,20 @@ impl Reconfiguration {
         if is_intact && extension.is_none() {
             return self.stop_leading();
         }
-        let storing = base.members.iter().filter(|member| member.stores);
-        let may_live = storing.filter(|member| !self.gone.contains(&member.process()));
-        let may_live: Vec<MachineId> = may_live.map(|member| member.machine).collect();
-        let is_reached = |one: &&MachineId| answered.contains(one) && !lost.contains(one);
-        let (reached, of) = (may_live.iter().filter(is_reached).count(), may_live.len());
-        if 2 * reached <= of && !mutants::is_on("minority goes on") {
-            marks::mark("membership: a minority waits");
-            return self.block(Blocked::Minority { reached, of }, out);
+        let quorums = self.quorums_of(&base);
+        let is_reached = |one: &&Process| {
+            answered.contains(&one.machine) && !lost.contains(&one.machine) && base.has(**one)
+        };
+        for quorum in &quorums {
+            let may_live = quorum.iter().filter(|one| !self.gone.contains(one));
+            let (reached, of) = (
+                may_live.clone().filter(is_reached).count(),
+                may_live.count(),
+            );
+            if 2 * reached <= of && !mutants::is_on("minority goes on") {
+                marks::mark("membership: a minority waits");
+                return self.block(Blocked::Minority { reached, of }, out);
+            }
         }
         if !is_in_effect {
             marks::mark("membership: a configuration follows one that was not in effect");
@@ -207,6 +213,10 @@ impl Reconfiguration {
         }
         match base.without(&lost, self.me.machine, before) {
             Ok(mut next) => {
+                next.quorums = match self.by_time {
+                    true => quorums,
+                    false => Vec::new(),
+                };
                 if let Some(extension) = extension {
                     marks::mark("membership: machines or replicas are added");
                     next.extend(extension);
@@ -232,6 +242,21 @@ impl Reconfiguration {
                 out.push(Action::Halt(Halted { regions: gone }));
             }
         }
+    }
+
+    /// Returns the members that store regions, of each configuration of which a majority has to take part in the one after `base`.
+    fn quorums_of(&self, base: &Configuration) -> Vec<Vec<Process>> {
+        let is_in_effect = base.version.id == self.current.version.id;
+        let forgets = is_in_effect || mutants::is_on("majority of the newest configuration alone");
+        let mut quorums = match self.by_time && !forgets {
+            true => base.quorums.clone(),
+            false => Vec::new(),
+        };
+        let newest: Vec<Process> = base.storing().collect();
+        if !quorums.contains(&newest) {
+            quorums.push(newest);
+        }
+        quorums
     }
 
     /// Handles the outcome of storing a configuration.

@@ -11,6 +11,10 @@
 //! 5. When all have answered, and all machines that have left are gone, or evicted, it tells all members that the configuration is in effect
 //!    (NEW-CONFIG-COMMIT). Only then new primaries serve their regions, so that a region has never two.
 //!
+//! Where [leases end by time](crate::fabric::LeaseBook), a machine answers only when the leases that it has granted to machines that have left
+//! have ended. The next configuration then needs a majority of each configuration since the last one that is known to be in effect
+//! ([`Configuration::quorums`]), because a machine holds leases of majorities of all that it has applied since.
+//!
 //! If something more is lost meanwhile, all begins again, with the configuration that the store has by then. Which machine makes it is
 //! only a matter of speed: the store decides.
 //!
@@ -28,6 +32,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::configuration::{Configuration, Member, Process, Version};
+use crate::fabric::LeaseTerms;
 use crate::ids::MachineId;
 use crate::marks;
 pub use encoding::NotAMessage;
@@ -152,6 +157,10 @@ pub struct Reconfiguration {
     passed_over: usize,
     /// Whether this machine was evicted.
     ended: bool,
+    /// Whether leases end by time.
+    by_time: bool,
+    /// Configurations that this machine has begun to apply since the one in effect, in order.
+    begun: Vec<Arc<Configuration>>,
 }
 
 /// A configuration that is not known to be in effect.
@@ -181,6 +190,34 @@ impl Reconfiguration {
             extension: None,
             passed_over: 0,
             ended: false,
+            by_time: false,
+            begun: Vec::new(),
+        }
+    }
+
+    /// Sets that leases end by time, or not, as by default.
+    #[must_use]
+    pub fn with_leases_by_time(mut self, by_time: bool) -> Self {
+        self.by_time = by_time;
+        if by_time {
+            self.gone.extend(&self.current.expiring);
+        }
+        self
+    }
+
+    /// Returns who takes part in leases by time.
+    pub fn lease_terms(&self) -> LeaseTerms {
+        let start = |process: Process| (process.machine, process.boot);
+        let running = self.known().running().map(Member::process);
+        // Those that have left in order ask for nothing any more.
+        let running = running.filter(|one| !self.gone.contains(one));
+        let since = self.begun.iter().chain([&self.current]);
+        LeaseTerms {
+            id: self.known().version.id,
+            members: running.map(start).collect(),
+            quorums: since
+                .map(|one| one.storing().map(start).collect())
+                .collect(),
         }
     }
 
@@ -245,6 +282,17 @@ impl Reconfiguration {
     /// Returns whether the newest configuration that this machine knows was made without this process, which had a part in an earlier one.
     pub fn has_evicted(&self, process: Process) -> bool {
         self.known().expiring.contains(&process)
+    }
+
+    /// Returns whether a process is to be evicted: it has left. Where leases end by time, so has one that is no member and is not
+    /// named any more.
+    pub fn is_to_be_evicted(&self, process: Process) -> bool {
+        self.has_evicted(process) || self.by_time && !self.known().has(process)
+    }
+
+    /// Returns the processes without which the newest configuration that this machine knows was made.
+    pub fn expiring(&self) -> impl Iterator<Item = Process> {
+        self.known().expiring.iter().copied()
     }
 
     /// Returns the processes that were evicted and may run, as far as is known.
@@ -406,6 +454,7 @@ impl Reconfiguration {
             configuration: configuration.clone(),
             applied: false,
         });
+        self.begun.push(configuration.clone());
         out.push(Action::Apply(configuration));
     }
 
@@ -416,7 +465,12 @@ impl Reconfiguration {
         };
         if let Some(next) = self.next.take_if(|next| is_next(next)) {
             self.current = next.configuration;
-            self.evicted.extend(&self.current.expiring);
+            self.begun.clear();
+            match self.by_time {
+                // They hold no lease, and get none.
+                true => self.gone.extend(&self.current.expiring),
+                false => self.evicted.extend(&self.current.expiring),
+            }
             self.passed_over = 0;
             out.push(Action::Commit(self.current.clone()));
         }

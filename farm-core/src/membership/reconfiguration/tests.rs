@@ -50,6 +50,7 @@ fn whatever_is_lost_and_whenever_the_others_agree_and_no_region_has_two_primarie
 #[test]
 fn deliberate_bugs_of_reconfiguration_are_found() {
     for bug in [
+        "majority of the newest configuration alone",
         "blind store write",
         "evicted machine not awaited",
         "expiring forgotten",

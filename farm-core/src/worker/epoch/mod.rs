@@ -58,6 +58,7 @@ use super::{Cont, Worker};
 use crate::alloc::Cut;
 use crate::ids::MachineId;
 use crate::marks;
+use crate::membership::configuration::Configuration;
 use crate::messaging::{CallError, MessageId};
 
 /// To the first worker of the machine: memory is short.
@@ -205,6 +206,17 @@ impl Worker {
     /// Handles that a machine left the cluster in order.
     pub(super) fn end_epochs_without(&mut self, machine: MachineId) {
         self.epochs.on_left(self.now, machine);
+    }
+
+    /// Handles that a configuration is in effect: those that it does not have, and that are not connected, use no memory any more.
+    pub(super) fn end_epochs_without_lost(&mut self, configuration: &Configuration) {
+        let machines = self.machines().iter().map(|machine| machine.0);
+        let is_left = |machine: &MachineId| {
+            configuration.running_on(*machine).is_none() && !self.is_linked_to(*machine)
+        };
+        for machine in machines.filter(is_left).collect::<Vec<_>>() {
+            self.end_epochs_without(machine);
+        }
     }
 
     fn perform_epoch_actions(&mut self, (): (), (): ()) {

@@ -28,6 +28,7 @@ impl Worker {
         let others = self.other_own_workers();
         if let Some(driver) = &mut self.members.driver {
             driver.applying = Some((id, others.len() + 1));
+            driver.awaits_leases = None;
         }
         for worker in others {
             self.send_long(worker, APPLY, id.to_le_bytes().into());
@@ -104,8 +105,26 @@ impl Worker {
         *left -= 1;
         if *left == 0 {
             driver.applying = None;
-            self.drive(|value, out| value.on_applied(id, out));
+            driver.awaits_leases = Some(id);
+            self.answer_if_leases_have_ended();
+            self.look_soon();
         }
+    }
+
+    /// Answers that this machine has applied a configuration, if leases by time that it has granted to machines that have left have ended.
+    pub(super) fn answer_if_leases_have_ended(&mut self) {
+        let awaits = self
+            .members
+            .driver
+            .as_ref()
+            .and_then(|one| one.awaits_leases);
+        let Some(id) = awaits.filter(|_| self.have_leases_ended()) else {
+            return;
+        };
+        if let Some(driver) = &mut self.members.driver {
+            driver.awaits_leases = None;
+        }
+        self.drive(|value, out| value.on_applied(id, out));
     }
 
     /// Begins to serve a configuration that is in effect.
@@ -138,6 +157,7 @@ impl Worker {
         let Some(configuration) = self.store.applied_as(id) else {
             return;
         };
+        self.end_epochs_without_lost(&configuration);
         for hook in 0..self.members.hooks.len() {
             (self.members.hooks[hook].commit)(self, &configuration);
         }
@@ -149,8 +169,8 @@ impl Worker {
             self.recorder.manager = None;
             return;
         }
-        if let Some(manager) = &mut self.recorder.manager {
-            return manager.rebase(configuration.clone());
+        if self.recorder.manager.is_some() {
+            return self.recorder.rebase(configuration.clone());
         }
         let Some(driver) = &self.members.driver else {
             return;

@@ -1,5 +1,7 @@
 //! What a machine reports about the configuration of its cluster.
 
+use std::sync::Arc;
+
 use super::super::Worker;
 use crate::ids::MachineId;
 use crate::membership::configuration::{Configuration, Version};
@@ -37,6 +39,14 @@ impl Worker {
             expired: driver.value.expired().collect(),
             recovering: self.recovering(current),
         })
+    }
+
+    /// Returns the configuration that is in effect, as far as this machine knows, if its process is a member; `None` on another worker than the
+    /// first, and if the loss of a machine is not survived.
+    pub fn in_effect(&self) -> Option<Arc<Configuration>> {
+        let value = &self.members.driver.as_ref()?.value;
+        let current = value.current();
+        current.has(value.me()).then(|| Arc::clone(current))
     }
 
     fn recovering(&self, current: &Configuration) -> Vec<MachineId> {

@@ -28,7 +28,7 @@ impl Worker {
     pub(in crate::worker) fn end_failed_reads(&mut self) -> bool {
         let count = self.failed_reads.len();
         // That an object is gone may be as old as a value.
-        if count > 0 && self.is_evicted() {
+        if count > 0 && !self.may_report() {
             return false;
         }
         for _ in 0..count {
@@ -39,6 +39,11 @@ impl Worker {
             cont.resume(self, Err(error));
         }
         count > 0
+    }
+
+    /// Returns whether continuations of reads that failed when they were started can be called.
+    pub(in crate::worker) fn has_failed_reads(&self) -> bool {
+        !self.failed_reads.is_empty() && !self.waits_to_report()
     }
 
     /// Performs at most `most` queued reads of local memory, and returns their number.
@@ -150,13 +155,20 @@ impl Worker {
 
     #[inline]
     fn succeed(&mut self, slot: Slot, cont: Cont<ReadResult>) {
-        if self.is_evicted() {
-            // What was read may be out of date. The machine stops.
-            return;
+        if !self.may_report() {
+            // What was read may be out of date. The machine stops, or reads it again when it may report.
+            return self.read_again_later(slot);
         }
         let guard = self.reads.of(&slot).guard.take();
         self.unpin_own(guard);
         cont.resume(self, Ok(slot));
+    }
+
+    #[cold]
+    fn read_again_later(&mut self, slot: Slot) {
+        let index = slot.index() as u64;
+        self.reads.backing_off.push(slot);
+        self.hold(Cont::new(Self::backoff_expired, index));
     }
 
     /// Handles images that failed [`all_consistent`].

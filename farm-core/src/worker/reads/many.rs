@@ -139,7 +139,7 @@ impl Worker {
             }
         }
         let took = self.clock.now() - started;
-        (took <= WRAP_BOUND || took <= wrap_bound(lines)) && !self.is_evicted()
+        (took <= WRAP_BOUND || took <= wrap_bound(lines)) && self.may_report()
     }
 
     #[inline(always)]

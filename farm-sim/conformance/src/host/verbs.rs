@@ -99,6 +99,7 @@ impl VerbsPlace {
             object_reads: self.variant.object_reads,
             adaptive_throttle: self.variant.adaptive_throttle,
             parks: true,
+            lease: None,
         }
     }
 }

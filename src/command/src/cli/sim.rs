@@ -13,7 +13,8 @@ use farm_sim::run::Scenario;
 The seed determines the whole run: sizes, delays, the schedule of workers, faults. The same seed and the
 same build give the same run and the same hash. A scenario is a workload (cycle, bank, append, table,
 churn, smallbank, tatp, graph), or a workload with the suffix -loss: then the run loses a machine or a
-connection. With the suffix -survived the others go on, with -restarted all processes are killed and start again.
+connection. With the suffix -survived the others go on, with -parted the network is cut, with -restarted all processes are
+killed and start again.
 
 Examples:
   farm sim --seeds 1000                          run a thousand seeds over all scenarios

@@ -76,7 +76,7 @@ fn why_stopped(machine: &Machine) -> String {
 
 /// Returns what the next start of a cluster that has ended begins with.
 fn data_after_stop(config: &Config) -> &'static str {
-    match (config.survives_losses(), config.is_logged()) {
+    match (config.keeps_memory(), config.is_logged()) {
         (true, _) => "they go on with the data that is in the memory of this host",
         (false, true) => {
             "their data was in the memory of processes that have ended; first remove the old configuration with `farm destroy`"

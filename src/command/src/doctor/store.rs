@@ -28,11 +28,7 @@ pub(super) fn findings(config: &Config, options: &str) -> Vec<Finding> {
     }
     let dir = store_dir(config);
     let most = most_bytes_of(config);
-    let found = content(
-        &dir,
-        (&config.cluster.name, config.survives_losses()),
-        options,
-    );
+    let found = content(&dir, (&config.cluster.name, config.keeps_memory()), options);
     let mut findings = vec![found];
     findings.extend(memory(config, &dir, options));
     if findings[0].level != Level::Problem {

@@ -1,17 +1,21 @@
 //! A cluster of [`Reconfiguration`]s, with the processes, connections and store that they need, and its judges.
 
 mod joiners;
+mod leases;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
 
 use rand::seq::{IndexedRandom, IteratorRandom, SliceRandom};
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 use super::super::{Action, Message, Probed, Reconfiguration, Stored};
+use crate::fabric::{LeaseBook, LeaseMessage, Start};
 use crate::ids::{MachineId, RegionId};
 use crate::membership::configuration::testing::{configuration, region_of};
 use crate::membership::configuration::{Configuration, Process, Replica, ReplicaState, Version};
+use crate::time::Nanos;
 
 /// What a machine has begun and has not ended.
 #[derive(Clone, Debug)]
@@ -21,6 +25,8 @@ enum Begun {
     /// A configuration to be stored, and the outcome if the store has it already.
     Store(Configuration, Option<Stored>),
     Apply(u64),
+    /// It has applied a configuration, and answers when the leases have ended that it has granted to others.
+    Answer(u64),
 }
 
 /// What a machine notices of another one.
@@ -60,6 +66,7 @@ struct Node {
     applied: u64,
     /// Whether it is no member yet.
     joins: bool,
+    leases: LeaseBook,
 }
 
 pub(super) struct Cluster {
@@ -75,7 +82,19 @@ pub(super) struct Cluster {
     has_cuts: bool,
     /// Whether machines can evict others, which they cannot on every fabric.
     evicts: bool,
+    /// Whether leases end by time, and nothing proves the end of a process.
+    by_time: bool,
+    now: Nanos,
+    /// Whether requests for leases are often enough, and none is lost.
+    is_calm: bool,
+    /// Machines that reached two others that do not reach each other, and the first of those.
+    between: Option<[Vec<MachineId>; 2]>,
+    /// Answers to requests for leases, with their senders and receivers.
+    answers: Vec<(Start, Start, LeaseMessage)>,
 }
+
+/// Time of a lease.
+const LEASE: u64 = 256;
 
 impl Node {
     fn new(process: Process, current: Configuration) -> Self {
@@ -89,7 +108,13 @@ impl Node {
             paused: false,
             evicted: false,
             joins: false,
+            leases: LeaseBook::new((process.machine, process.boot), Duration::from_nanos(LEASE)),
         }
+    }
+
+    /// Returns whether it may serve, as far as leases by time say.
+    fn has_lease(&self, now: Nanos) -> bool {
+        self.leases.end() > now
     }
 
     fn acts(&self) -> bool {
@@ -127,6 +152,7 @@ impl std::fmt::Debug for Cluster {
 
 impl Cluster {
     pub(super) fn random(seed: u64) -> Self {
+        let by_time = seed % 3 == 2;
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
         let count = rng.random_range(3..=7u16);
         let ids: Vec<u16> = (1..=count).collect();
@@ -168,6 +194,8 @@ impl Cluster {
         first.check().unwrap();
         let nodes = first.members.iter().map(|member| {
             let mut node = Node::new(member.process(), first.clone());
+            node.value = node.value.with_leases_by_time(by_time);
+            node.leases.set_terms(node.value.lease_terms());
             node.end = (!member.runs()).then_some(End::Absent);
             (member.machine, node)
         });
@@ -179,6 +207,11 @@ impl Cluster {
             full,
             has_cuts: rng.random_ratio(1, 3),
             evicts: rng.random_ratio(2, 3),
+            by_time,
+            now: Nanos(1),
+            is_calm: false,
+            between: None,
+            answers: Vec::new(),
             rng,
         }
     }
@@ -210,9 +243,14 @@ impl Cluster {
     /// Runs until nothing changes any more.
     pub(super) fn run_to_rest(&mut self) {
         self.end_pauses();
-        for _ in 0..200 {
+        self.is_calm = true;
+        let rounds = if self.by_time { 60 } else { 200 };
+        for _ in 0..rounds {
             while self.step() {
                 self.judge_primaries();
+            }
+            for _ in 0..LEASE {
+                self.pass_time();
             }
             self.record_start();
             self.add();
@@ -253,20 +291,24 @@ impl Cluster {
         let mut live: Vec<MachineId> = self.live().collect();
         live.shuffle(&mut self.rng);
         match live[..] {
-            [one, other, ..] if self.has_cuts && self.rng.random() => {
-                self.cut.insert((one.min(other), one.max(other)));
-                self.will_notice(one, self.process(other), Notice::Silent);
-                self.will_notice(other, self.process(one), Notice::Silent);
-            }
+            _ if self.has_cuts && self.by_time && self.rng.random() => self.part(&live),
+            [one, other, ..] if self.has_cuts && self.rng.random() => self.cut_off(one, other),
             [one, _, ..] if self.rng.random() => {
                 self.nodes.get_mut(&one).unwrap().paused = true;
-                if self.rng.random() {
+                if self.rng.random() && !self.by_time {
                     self.lease_of(one, Notice::Expired);
                 }
             }
             [one, _, ..] => self.end(one, End::Killed),
             _ => {}
         }
+    }
+
+    /// Cuts the network between two machines. Both notice that their connection has ended.
+    fn cut_off(&mut self, one: MachineId, other: MachineId) {
+        self.cut.insert((one.min(other), one.max(other)));
+        self.will_notice(one, self.process(other), Notice::Silent);
+        self.will_notice(other, self.process(one), Notice::Silent);
     }
 
     /// Has the others notice that the lease of a machine has expired, or is renewed.
@@ -286,7 +328,7 @@ impl Cluster {
         let live: Vec<MachineId> = self.live().collect();
         for machine in live {
             let node = self.nodes.get_mut(&machine).unwrap();
-            if std::mem::take(&mut node.paused) {
+            if std::mem::take(&mut node.paused) && !self.by_time {
                 self.lease_of(machine, Notice::Renewed);
             }
         }
@@ -349,7 +391,9 @@ impl Cluster {
             if self.rng.random() {
                 node.unnoticed.insert((process, Notice::Silent));
             }
-            node.unnoticed.insert((process, Notice::Gone));
+            if !self.by_time {
+                node.unnoticed.insert((process, Notice::Gone));
+            }
         }
     }
 
@@ -385,6 +429,10 @@ impl Cluster {
 
     /// Makes a random step; returns false if none is possible.
     fn step(&mut self) -> bool {
+        self.pass_time();
+        if self.by_time && self.rng.random() && self.end_granted() {
+            return true;
+        }
         let is_paused = |machine: &MachineId| self.nodes[machine].paused;
         let links = self.flying.iter();
         let links = links.filter(|((_, to), queue)| !queue.is_empty() && !is_paused(to));
@@ -395,7 +443,9 @@ impl Cluster {
         let unaware = live.filter(|(_, node)| !node.unnoticed.is_empty());
         let unaware = unaware.map(|(machine, _)| *machine).choose(&mut self.rng);
         let evictions = self.evictions();
-        if let Some(eviction) = evictions.choose(&mut self.rng).filter(|_| self.evicts)
+        if let Some(eviction) = evictions
+            .choose(&mut self.rng)
+            .filter(|_| self.evicts && !self.by_time)
             && self.rng.random()
         {
             self.evict(*eviction);
@@ -478,6 +528,18 @@ impl Cluster {
             Begun::Apply(id) => {
                 self.nodes.get_mut(&me).unwrap().applied = id;
                 self.end_connections(me, id);
+                let node = self.nodes.get_mut(&me).unwrap();
+                node.begun.push(Begun::Answer(id));
+            }
+            Begun::Answer(id) => {
+                let node = self.nodes.get_mut(&me).unwrap();
+                let may_hold =
+                    |one: &Process| node.leases.may_hold((one.machine, one.boot), self.now);
+                let waits = node.value.expiring().any(|one| may_hold(&one));
+                if waits && !crate::mutants::is_on("evicted machine not awaited") {
+                    node.begun.push(Begun::Answer(id));
+                    return;
+                }
                 self.act(me, |value, out| value.on_applied(id, out));
             }
         }
@@ -499,6 +561,7 @@ impl Cluster {
         let mut actions = Vec::new();
         let node = self.nodes.get_mut(&me).unwrap();
         act(&mut node.value, &mut actions);
+        node.leases.set_terms(node.value.lease_terms());
         for action in actions {
             let node = self.nodes.get_mut(&me).unwrap();
             match action {
@@ -509,7 +572,8 @@ impl Cluster {
                 Action::Read => node.begun.push(Begun::Read),
                 Action::Store(next) => node.begun.push(Begun::Store((*next).clone(), None)),
                 Action::Apply(next) => {
-                    node.begun.retain(|one| !matches!(one, Begun::Apply(_)));
+                    node.begun
+                        .retain(|one| !matches!(one, Begun::Apply(_) | Begun::Answer(_)));
                     node.begun.push(Begun::Apply(next.version.id));
                 }
                 Action::Commit(next) => self.judge_commit(&next),
@@ -588,8 +652,10 @@ impl Cluster {
             if !before.iter().any(|one| one.has(process)) {
                 continue;
             }
+            let is_named = next.has(process) || next.expiring.contains(&process);
+            let reports_nothing = self.by_time && !self.nodes[&machine].has_lease(self.now);
             assert!(
-                next.has(process) || next.expiring.contains(&process),
+                is_named || reports_nothing,
                 "{} is in effect, and does not name {machine}, which runs",
                 next.version
             );
@@ -609,7 +675,12 @@ impl Cluster {
     /// Checks that no region has two primaries that may serve it.
     fn judge_primaries(&self) {
         let mut primaries: BTreeMap<RegionId, MachineId> = BTreeMap::new();
-        for machine in self.live().filter(|one| !self.nodes[one].evicted) {
+        let now = self.now;
+        let may_serve = |one: &MachineId| {
+            let node = &self.nodes[one];
+            !node.evicted && (!self.by_time || node.has_lease(now))
+        };
+        for machine in self.live().filter(may_serve) {
             let serves = self.nodes[&machine].value.current();
             for region in serves.regions.iter().filter(|one| one.primary() == machine) {
                 if let Some(other) = primaries.insert(region.region, machine) {
@@ -631,6 +702,9 @@ impl Cluster {
         let ids = newest.running().map(|member| member.machine);
         let members: BTreeSet<MachineId> = ids.filter(|machine| !has_left(machine)).collect();
         assert!(newest.members.iter().any(|member| member.stores) || live.is_empty());
+        if self.by_time && !self.can_go_on(newest) {
+            return;
+        }
         if self.cut.is_empty() {
             // Without cut connections all that live are members, and agree, unless none of them stores regions and knows that it is
             // a member.

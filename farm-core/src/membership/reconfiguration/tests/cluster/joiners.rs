@@ -151,6 +151,8 @@ impl Cluster {
         }
         let boot = (u64::from(machine.get()) << 40).max(self.nodes[&machine].boot) + 1;
         let mut node = Node::new(Process { machine, boot }, newest);
+        node.value = node.value.with_leases_by_time(self.by_time);
+        node.leases.set_terms(node.value.lease_terms());
         node.joins = true;
         self.nodes.insert(machine, node);
         // Its memory is that of the process before no more.
