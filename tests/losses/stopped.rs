@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::machines::{Machines, numbers};
+use crate::machines::Machines;
 use crate::run::{LOOPS, MACHINES, PROGRAM, ROUNDS, wait_for};
 
 /// A short lease, in milliseconds.
@@ -32,30 +32,22 @@ impl Machines {
 
     /// Returns whether a process that was stopped goes on, or ends.
     fn goes_on(&mut self, process: u16) -> bool {
-        let (before, dir) = (self.reported_by(&[process]), &self.dir);
-        let child = self.children[usize::from(process) - 1].as_mut().unwrap();
-        let goes_on = wait_for("a process that was stopped", || {
-            let reported: u64 = numbers(&dir.reported(process)).iter().sum();
-            let goes_on = reported > before + 100;
-            let ended = child.try_wait().unwrap().is_some();
+        let before = self.reported_by(&[process]);
+        wait_for("a process that was stopped", || {
+            let goes_on = self.reported_by(&[process]) > before + 100;
+            let ended = self.has_ended(process);
             (goes_on || ended).then_some(!ended)
-        });
-        if !goes_on {
-            self.children[usize::from(process) - 1] = None;
-        }
-        goes_on
+        })
     }
 
-    /// Returns whether a process has ended by itself.
+    /// Returns whether a process has ended by itself. It is none of those that are left, then.
     fn has_ended(&mut self, process: u16) -> bool {
         let child = &mut self.children[usize::from(process) - 1];
-        let ended = child
-            .as_mut()
-            .is_none_or(|child| child.try_wait().unwrap().is_some());
-        if ended {
+        let status = child.as_mut().unwrap().try_wait().unwrap();
+        if status.is_some() {
             *child = None;
         }
-        ended
+        status.is_some()
     }
 
     /// Lets a process that was evicted while it was stopped go on: it reports nothing more, says why, and ends.
@@ -195,11 +187,11 @@ fn machines_go_on_at_any_moment_of_their_eviction() {
     let mut last: Vec<u16> = (1..=PROGRAM).collect();
     let mut evicted = 0;
     for round in 0..rounds {
-        for (machine, last) in (1..).zip(&mut last) {
-            let process = *last;
+        for at in 0..last.len() {
+            let (machine, process) = (at as u64 + 1, last[at]);
             machines.signal(process, Signal::STOP);
             // Ten looks make a lease, and the first one is up to a tenth of it later.
-            let more = Duration::from_micros((round * 7 + u64::from(machine) * 11) % 40 * 400);
+            let more = Duration::from_micros((round * 7 + machine * 11) % 40 * 400);
             std::thread::sleep(Duration::from_millis(LEASE_MS.into()) + more);
             machines.signal(process, Signal::CONT);
             if machines.goes_on(process) {
@@ -207,19 +199,19 @@ fn machines_go_on_at_any_moment_of_their_eviction() {
             }
             evicted += 1;
             assert!(machines.log_has(process, WENT_ON));
-            *last = machines.start_again(machine);
-            machines.wait_for_first(*last);
-        }
-        // If the store is slow, one that went on may have been evicted later.
-        wait_for("full copies", || {
-            for (machine, last) in (1..).zip(&mut last) {
-                if machines.has_ended(*last) {
-                    assert!(machines.log_has(*last, WENT_ON));
-                    *last = machines.start_again(machine);
+            last[at] = machines.start_again(machine as u16);
+            machines.wait_for_first(last[at]);
+            // If the store is slow, one that went on may have been evicted later.
+            wait_for("full copies", || {
+                for (machine, last) in (1..).zip(&mut last) {
+                    if machines.has_ended(*last) {
+                        assert!(machines.log_has(*last, WENT_ON));
+                        *last = machines.start_again(machine);
+                    }
                 }
-            }
-            machines.is_full(2).then_some(())
-        });
+                machines.is_full(2).then_some(())
+            });
+        }
     }
     println!("{evicted} of {} were evicted", rounds * u64::from(PROGRAM));
     machines.wait_for_transfers(200);

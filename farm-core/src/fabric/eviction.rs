@@ -56,11 +56,18 @@ impl Eviction {
         }
     }
 
-    /// Sets when the lease ends, if leases end by time.
-    pub fn set_end(&self, end: Nanos) {
+    /// Sets when the lease ends, if leases end by time, and evicts the process if it `is_evicted`. Returns whether its workers are to be
+    /// woken, because they can report again, or have to stop.
+    pub fn renew(&self, end: Nanos, is_evicted: bool) -> bool {
+        let before = self.standing();
         if let Some((lease, _)) = &self.lease {
             lease.store(end.0, Ordering::Release);
         }
+        if is_evicted {
+            self.set();
+        }
+        let now = self.standing();
+        before != now && now != Standing::Waits
     }
 
     /// Returns whether the process may report. If it may, all that this thread has loaded before was so before any machine went on without
@@ -124,14 +131,15 @@ mod tests {
         let one = Eviction::by_time(Clock::Virtual(Arc::clone(&time)));
         let other = one.clone();
         assert_eq!(other.standing(), Standing::Waits, "none was granted yet");
-        one.set_end(Nanos(10));
+        assert!(one.renew(Nanos(10), false));
         time.set(Nanos(9));
         assert_eq!(other.standing(), Standing::Good);
         time.set(Nanos(10));
         assert_eq!(other.standing_after_stores(), Standing::Waits);
-        one.set_end(Nanos(11));
+        assert!(one.renew(Nanos(11), false));
         assert_eq!(other.standing(), Standing::Good);
-        one.set();
+        assert!(!one.renew(Nanos(12), false), "they report already");
+        assert!(one.renew(Nanos(12), true));
         assert_eq!(other.standing(), Standing::Evicted);
     }
 }

@@ -23,7 +23,7 @@ use crate::mutants;
 use crate::time::Nanos;
 
 /// Number of requests in the time of a lease.
-pub const REQUESTS: u32 = 5;
+const REQUESTS: u32 = 5;
 /// A grant lasts longer than the lease by one part in this number: the clocks of two machines may each differ from the time by 1 %.
 const MARGIN: u32 = 32;
 
@@ -111,9 +111,7 @@ impl LeaseBook {
     pub fn set_terms(&mut self, terms: LeaseTerms) {
         let all = terms.quorums.iter().flatten().chain(&terms.members);
         let all: BTreeSet<Start> = all.copied().filter(|one| *one != self.me).collect();
-        // What was granted counts until it ends.
-        let counts = |one: &Start, peer: &Peer| all.contains(one) || peer.granted.is_some();
-        self.peers.retain(|one, peer| counts(one, peer));
+        // The next look removes those that do not count any more.
         for one in all {
             self.peers.entry(one).or_default();
         }
@@ -152,7 +150,7 @@ impl LeaseBook {
                 peer.silent = Duration::ZERO;
                 Some(LeaseMessage::Grant { sent })
             }
-            // It was a member of what it knows, and is none of what follows.
+            // It is no member of this configuration, which is later than the one that it knows.
             LeaseMessage::Request { .. } => Some(LeaseMessage::Evicted { by: self.terms.id }),
             LeaseMessage::Grant { sent } => {
                 let since = match mutants::is_on("lease counted from its grant") {

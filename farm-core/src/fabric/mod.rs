@@ -36,7 +36,7 @@ pub use eviction::{Eviction, Standing};
 pub(crate) use handshake::Reporter;
 pub(crate) use handshake::random_words;
 pub use handshake::{Admission, Begins, ConnectError, Departed, Patience, PeerOffer, Roster};
-pub use lease_book::{LeaseBook, LeaseMessage, LeaseTerms, REQUESTS, Start};
+pub use lease_book::{LeaseBook, LeaseMessage, LeaseTerms, Start};
 pub use machine::{ExportError, Exporter, FabricConfig, FabricMachine, FabricStartError};
 
 use crate::ids::{MachineId, WorkerId};

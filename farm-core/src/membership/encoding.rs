@@ -391,7 +391,7 @@ mod tests {
                 before.expiring.clear();
             }
             let mut bytes = before.encode().unwrap();
-            // They had no quorums, of which the number precedes the regions.
+            // They had no quorums. The number of these is before the regions.
             let mut regions = vec![0; 4];
             let all = before.regions.iter();
             all.for_each(|region| put_region(&mut regions, region));

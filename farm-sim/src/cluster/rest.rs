@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use farm_core::alloc::{BlockTable, Difference, compare_replicas};
 use farm_core::ids::MachineId;
 use farm_core::marks;
-use farm_core::membership::configuration::{Process, RegionReplicas};
+use farm_core::membership::configuration::RegionReplicas;
 use farm_core::worker::Worker;
 
 use super::{Cluster, Copies, Machine, Stepped};
@@ -83,15 +83,10 @@ impl Cluster {
         }
         let newest = self.parts.changes.newest();
         let is_member = |machine: &Machine| {
-            let boot = self.fabric().boot(machine.id);
-            let process = Process {
-                machine: machine.id,
-                boot,
-            };
             // Others may have left in order.
             let is_lost =
                 machine.killed.load(Ordering::Relaxed) || machine.control().failure().is_some();
-            is_lost && newest.has(process)
+            is_lost && newest.has(self.parts.process_of(machine))
         };
         let storing = newest.members.iter().filter(|member| member.stores);
         let most = self.parts.limits.replicas.min(storing.count());

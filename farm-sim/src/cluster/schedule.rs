@@ -298,14 +298,15 @@ impl Parts {
     fn has_evicted(&self, machine: &Machine) -> bool {
         match self.fabric.has_leases_by_time() {
             false => self.fabric.is_evicted(machine.id),
-            true => {
-                let boot = self.fabric.boot(machine.id);
-                let process = Process {
-                    machine: machine.id,
-                    boot,
-                };
-                !self.changes.newest().has(process)
-            }
+            true => !self.changes.newest().has(self.process_of(machine)),
+        }
+    }
+
+    /// Returns the last start of a machine.
+    pub(super) fn process_of(&self, machine: &Machine) -> Process {
+        Process {
+            machine: machine.id,
+            boot: self.fabric.boot(machine.id),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use farm_core::fabric::{Eviction, LeaseBook, LeaseMessage};
+use farm_core::fabric::{Eviction, LeaseBook, LeaseMessage, Start};
 use farm_core::ids::MachineId;
 use farm_core::time::Nanos;
 
@@ -46,8 +46,8 @@ fn convert(time: Nanos, by: i64, of: i64) -> Nanos {
 /// A datagram.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Datagram {
-    pub(super) from: (MachineId, u64),
-    pub(super) to: (MachineId, u64),
+    pub(super) from: Start,
+    pub(super) to: Start,
     pub(super) message: LeaseMessage,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Datagram {
 pub(super) enum Due {
     Arrives(Datagram),
     /// The connections between two starts of machines break, unless the network between them works again.
-    Breaks((MachineId, u64), (MachineId, u64)),
+    Breaks(Start, Start),
 }
 
 /// The leases of all machines.

@@ -1,7 +1,7 @@
 //! What happens to leases by time: threads send and receive, and the network is cut.
 
-use farm_core::fabric::{Departure, Eviction, LeaseBook, LeaseTerms, REQUESTS, Standing};
-use farm_core::ids::{MachineId, WorkerId, WorkerRef};
+use farm_core::fabric::{Departure, Eviction, LeaseBook, LeaseTerms, Start};
+use farm_core::ids::MachineId;
 use farm_core::time::{Clock, Nanos};
 use rand::Rng;
 
@@ -72,7 +72,7 @@ impl State {
             return;
         };
         // It wakes up late now and then.
-        let period = leases.lease.as_nanos() as u64 / u64::from(REQUESTS);
+        let period = agent.book.period().as_nanos() as u64;
         agent.next = now + self.rng.random_range(period..=period + period / 4);
         let (local, from) = (agent.local(now), (id, agent.boot));
         let changes = agent.book.look(local);
@@ -119,33 +119,20 @@ impl State {
         self.renew(to.0);
     }
 
-    /// Tells the workers of a machine until when its lease lasts, and wakes them if they may report again, or never may.
+    /// Tells the workers of a machine until when its lease lasts.
     fn renew(&mut self, id: MachineId) {
         let agent = self.leases.as_ref().and_then(|all| all.agents.get(&id));
         let Some(agent) = agent else {
             return;
         };
-        let before = agent.eviction.standing();
-        agent.eviction.set_end(agent.moment(agent.book.end()));
-        if agent.book.evicted_by().is_some() {
-            agent.eviction.set();
-        }
-        let now = agent.eviction.standing();
-        if before != now && now != Standing::Waits {
+        let end = agent.moment(agent.book.end());
+        let is_evicted = agent.book.evicted_by().is_some();
+        if agent.eviction.renew(end, is_evicted) {
             self.note(Event::Lease {
                 machine: id,
-                has_expired: now == Standing::Evicted,
+                has_expired: is_evicted,
             });
             self.notify_all(id);
-        }
-    }
-
-    /// Wakes all workers of a machine.
-    fn notify_all(&mut self, id: MachineId) {
-        for index in 0..self.workers_of(id) {
-            let worker = WorkerId::new(index as u16);
-            let worker = worker.expect("every worker of a simulated machine has a valid id");
-            self.notify(WorkerRef::new(id, worker));
         }
     }
 
@@ -161,14 +148,10 @@ impl State {
     }
 
     /// Returns whether a start of a machine may hold a lease by time that another machine has granted.
-    pub(super) fn may_hold_a_lease(
-        &self,
-        granter: MachineId,
-        (id, boot): (MachineId, u64),
-    ) -> bool {
+    pub(super) fn may_hold_a_lease(&self, granter: MachineId, process: Start) -> bool {
         let leases = self.leases.as_ref();
         let agent = leases.and_then(|all| all.agents.get(&granter));
-        agent.is_some_and(|agent| agent.book.may_hold((id, boot), agent.local(self.now)))
+        agent.is_some_and(|agent| agent.book.may_hold(process, agent.local(self.now)))
     }
 
     /// Stops the thread of a machine, or lets it go on.
@@ -217,14 +200,10 @@ impl State {
         }
     }
 
-    fn break_if_cut(&mut self, one: (MachineId, u64), other: (MachineId, u64)) {
-        let now = self.now;
-        let is_cut = |leases: &Leases| {
-            let both = [(one.0, other.0), (other.0, one.0)];
-            both.iter().all(|(from, to)| leases.is_cut(*from, *to, now))
-        };
-        let same = |of: (MachineId, u64)| self.boot(of.0) == of.1;
-        if self.leases.as_ref().is_some_and(is_cut) && same(one) && same(other) {
+    fn break_if_cut(&mut self, one: Start, other: Start) {
+        let is_cut = self.still_until(one.0, other.0) > self.now;
+        let same = |of: Start| self.boot(of.0) == of.1;
+        if is_cut && same(one) && same(other) {
             self.disconnect(one.0, other.0, Departure::Lost);
         }
     }

@@ -340,9 +340,13 @@ impl State {
         !self.machine(id).gone
     }
 
-    /// Returns the number of workers of a machine.
-    pub(super) fn workers_of(&self, id: MachineId) -> usize {
-        self.machine(id).workers.len()
+    /// Notifies all workers of a machine.
+    pub(super) fn notify_all(&mut self, id: MachineId) {
+        for worker in 0..self.machine(id).workers.len() {
+            let worker = WorkerId::new(worker as u16)
+                .expect("every worker of a simulated machine has a valid id");
+            self.notify(WorkerRef::new(id, worker));
+        }
     }
 
     /// Returns all machines.
@@ -458,11 +462,7 @@ impl State {
             }
         }
         for machine in [one, other] {
-            for worker in 0..self.machine(machine).workers.len() {
-                let worker = WorkerId::new(worker as u16)
-                    .expect("every worker of a simulated machine has a valid id");
-                self.notify(WorkerRef::new(machine, worker));
-            }
+            self.notify_all(machine);
         }
     }
 

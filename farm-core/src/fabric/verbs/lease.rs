@@ -2,11 +2,10 @@
 //! over UDP, at the address at which the machine listens for the handshake. It does nothing else, waits for no lock, and has priority over
 //! other threads of the host where the system allows it.
 //!
-//! A datagram has a code (HMAC-SHA-256) over all of it, with a key that only machines of the cluster know. Datagrams that are repeated
-//! by somebody else do no harm: an answer counts from the request to which it belongs.
+//! A datagram has a code (HMAC-SHA-256) over all of it, with a key that only machines of the cluster know. Somebody else who sends a datagram
+//! again does no harm: the time of a lease is counted from the request, which the answer names.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -19,7 +18,7 @@ use super::address::resolve;
 use super::control::{Code, Secret};
 use super::parking::Parking;
 use crate::fabric::shm::go_first;
-use crate::fabric::{Eviction, Lease, LeaseBook, LeaseMessage, LeaseTerms, Standing, Start};
+use crate::fabric::{Eviction, Lease, LeaseBook, LeaseMessage, LeaseTerms, Start};
 use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
 
@@ -66,7 +65,7 @@ impl Datagram {
         bytes
     }
 
-    /// Returns the datagram, if the bytes are one, and somebody wrote them who has the key.
+    /// Returns the datagram; `None` if the bytes are none, or were written by somebody without the key.
     fn decode(bytes: &[u8], key: &Code) -> Option<Self> {
         let (text, code) = bytes.split_at_checked(TEXT_BYTES)?;
         key.clone().chain_update(text).verify_slice(code).ok()?;
@@ -326,11 +325,9 @@ impl Agent {
         if self.socket.set_read_timeout(Some(most)).is_err() {
             return std::thread::park_timeout(most);
         }
-        let (length, address) = match self.socket.recv_from(&mut bytes) {
-            Ok(received) => received,
-            // An earlier datagram may have been refused by its receiver's host.
-            Err(error) if error.kind() == ErrorKind::ConnectionRefused => return,
-            Err(_) => return,
+        // It fails when the time is over, and when an earlier datagram was refused by the host of its receiver.
+        let Ok((length, address)) = self.socket.recv_from(&mut bytes) else {
+            return;
         };
         let datagram = Datagram::decode(&bytes[..length], &self.key);
         let Some(datagram) = datagram.filter(|one| one.to == self.me) else {
@@ -343,21 +340,15 @@ impl Agent {
         }
     }
 
-    /// Tells the workers what has changed, and wakes them if they may report again, or never may.
+    /// Tells the workers what this machine has granted, and how long its own lease lasts.
     fn tell(&mut self) {
         if let Ok(mut granted) = self.desk.granted.try_lock() {
             granted.terms = self.terms;
             granted.until.clear();
             granted.until.extend(self.book.granted());
         }
-        let eviction = &self.desk.eviction;
-        let before = eviction.standing();
-        eviction.set_end(self.book.end());
-        if self.book.evicted_by().is_some() {
-            eviction.set();
-        }
-        let now = eviction.standing();
-        if before != now && now != Standing::Waits {
+        let is_evicted = self.book.evicted_by().is_some();
+        if self.desk.eviction.renew(self.book.end(), is_evicted) {
             self.parking.ring_all();
         }
     }

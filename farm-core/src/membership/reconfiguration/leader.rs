@@ -244,7 +244,7 @@ impl Reconfiguration {
         }
     }
 
-    /// Returns the members that store regions, of each configuration of which a majority has to take part in the one after `base`.
+    /// Returns the sets of members that store regions of which a majority each has to take part in the configuration after `base`.
     fn quorums_of(&self, base: &Configuration) -> Vec<Vec<Process>> {
         let is_in_effect = base.version.id == self.current.version.id;
         let forgets = is_in_effect || mutants::is_on("majority of the newest configuration alone");

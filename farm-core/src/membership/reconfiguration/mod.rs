@@ -491,8 +491,7 @@ impl Reconfiguration {
             Some(machine) if machine != self.me.machine => self.tell_suspects(machine, out),
             Some(_) => self.lead(out),
             None => {
-                let mut storing = self.known().members.iter().filter(|member| member.stores);
-                if storing.all(|member| self.gone.contains(&member.process())) {
+                if self.known().storing().all(|one| self.gone.contains(&one)) {
                     marks::mark("membership: all machines with memory have ended");
                     self.ended = true;
                     out.push(Action::Abandoned);

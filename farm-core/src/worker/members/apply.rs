@@ -113,17 +113,11 @@ impl Worker {
 
     /// Answers that this machine has applied a configuration, if leases by time that it has granted to machines that have left have ended.
     pub(super) fn answer_if_leases_have_ended(&mut self) {
-        let awaits = self
-            .members
-            .driver
-            .as_ref()
-            .and_then(|one| one.awaits_leases);
-        let Some(id) = awaits.filter(|_| self.have_leases_ended()) else {
+        let have_ended = self.have_leases_ended();
+        let driver = self.members.driver.as_mut().filter(|_| have_ended);
+        let Some(id) = driver.and_then(|driver| driver.awaits_leases.take()) else {
             return;
         };
-        if let Some(driver) = &mut self.members.driver {
-            driver.awaits_leases = None;
-        }
         self.drive(|value, out| value.on_applied(id, out));
     }
 
