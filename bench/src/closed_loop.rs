@@ -370,6 +370,13 @@ impl<C: Clients> ClosedLoop<C> {
         worker.set_timer(REST, Cont::new(rested::<C>, seat));
     }
 
+    /// Begins the operation of a seat again after [`REST`]. To be called when a machine was lost, and it is unknown whether the operation has
+    /// taken effect.
+    #[cold]
+    pub(crate) fn repeat(&mut self, worker: &mut Worker, seat: usize) {
+        worker.set_timer(REST, Cont::new(again::<C>, seat));
+    }
+
     /// Records a failure of the operation of a seat, and ends the run: no further operation begins.
     #[cold]
     pub(crate) fn stop(&mut self, seat: usize, why: String) {

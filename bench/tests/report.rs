@@ -50,6 +50,7 @@ fn machine(name: &str, reads: u64, duration_s: f64) -> MachineReport {
     finish(OpKind::ReadModifyWrite, 5);
     recorder.counters = Counters {
         errors: 1,
+        repeated: 0,
         hits: 100,
         misses: 50,
         reads_of_hits: 104,
@@ -105,7 +106,7 @@ fn the_json_fields_are_pinned() {
     assert_fields(
         run,
         "workload distribution mix record_count value_bytes seed warmup_s verify operation_count \
-         target_ops_per_s in_flight ops ops_per_s slices errors latency_us reads_per_lookup \
+         target_ops_per_s in_flight ops ops_per_s slices errors repeated latency_us reads_per_lookup \
          reads_per_miss read_restarts_per_lookup local_share occupancy space_utilization \
          bytes_per_pair machines lookups_local lookups_remote verified verify_failures duration_s \
          load_s load_pairs_per_s",

@@ -6,6 +6,8 @@
 //! two: [`Limits::PRODUCTION`], and [`Limits::TINY`], with which tests and the simulator shrink blocks and rings until
 //! rare paths (a full ring, a full block, a wrap) become common ones.
 
+use std::time::Duration;
+
 /// Bytes in one KiB.
 pub const KIB: u64 = 1 << 10;
 /// Bytes in one MiB.
@@ -125,13 +127,48 @@ pub const LOW_MEMORY_SHARE: u64 = 8;
 /// this takes a tenth of a second, which is much longer than any commit.
 pub const READ_TRIES: u16 = 10_000;
 
-/// The same on machines that survive the loss of one of them: about half a second. Objects of commits in which the lost machine took
-/// part stay locked until these are recovered.
-pub const READ_TRIES_OF_A_LOSS: u16 = 50_000;
+/// Number of further tries on machines that survive the loss of one of them. Objects of commits in which the lost machine took part stay
+/// locked until its lease has ended and they are recovered.
+const LATER_READ_TRIES: u16 = 20_000;
+/// Time for which reads are tried again besides that of two leases: longer than any recovery of transactions that was met.
+const RECOVERY: Duration = Duration::from_millis(500);
+
+/// How often a read of an object that stays locked is tried until it fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadTries {
+    /// Number of tries with short waits between them.
+    pub soon: u16,
+    /// Number of further tries.
+    pub later: u16,
+    /// Longest wait before each of these.
+    pub wait: Duration,
+}
+
+impl ReadTries {
+    /// Returns this number of tries, all with short waits.
+    pub const fn soon(tries: u16) -> Self {
+        Self {
+            soon: tries,
+            later: 0,
+            wait: Duration::ZERO,
+        }
+    }
+
+    /// Returns the tries of a machine that survives the loss of others, whose leases have this length.
+    pub fn of_survivor(lease: Duration) -> Self {
+        // A wait takes half of the longest one on average.
+        let wait = 2 * (2 * lease + RECOVERY) / u32::from(LATER_READ_TRIES);
+        Self {
+            soon: READ_TRIES,
+            later: LATER_READ_TRIES,
+            wait,
+        }
+    }
+}
 
 const _: () = assert!(DEFAULT_REGION_BYTES <= MAX_REGION_BYTES);
 // A read fails when it has had more tries than this.
-const _: () = assert!(READ_TRIES < u16::MAX && READ_TRIES_OF_A_LOSS < u16::MAX);
+const _: () = assert!(READ_TRIES < u16::MAX - LATER_READ_TRIES);
 // The memory of all machines together is counted in 64 bits.
 const _: () = assert!(MAX_MACHINE_MEMORY_BYTES < u64::MAX / MACHINE_SLOTS as u64);
 const _: () = assert!(DEFAULT_REGION_BYTES.is_multiple_of(BLOCK_GRAIN_BYTES));
@@ -311,6 +348,16 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A machine that is stopped keeps its locks until its lease has ended, and the others have recovered.
+    #[test]
+    fn reads_of_survivors_outlast_the_lease_of_a_stopped_machine() {
+        for lease in [10, 500, 60_000].map(Duration::from_millis) {
+            let ReadTries { later, wait, .. } = ReadTries::of_survivor(lease);
+            let usual = wait / 2 * u32::from(later);
+            assert!(usual >= 2 * lease, "{lease:?}: {usual:?}");
+        }
+    }
 
     #[test]
     fn object_sizes_and_their_data_are_inverse() {

@@ -51,6 +51,16 @@ pub(crate) enum Op<'a> {
     Range(RangeOp),
 }
 
+impl Op<'_> {
+    /// Returns whether the operation changes nothing.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(
+            self,
+            Op::GetNode | Op::Get { .. } | Op::Count { .. } | Op::Range(_)
+        )
+    }
+}
+
 /// See [`Op::Put`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PutOp<'a> {

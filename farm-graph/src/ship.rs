@@ -135,6 +135,10 @@ fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
             return solo::make_here(worker, shipped.body, shipped.cont);
         }
         Ok(reply) => shipped.cont.resume(worker, Outcome::decode(reply)),
+        Err(CallError::PeerLost(_)) if worker.survives() && only_reads(&shipped.body) => {
+            mark("graph: read at an owner that was lost");
+            return solo::make_here(worker, shipped.body, shipped.cont);
+        }
         Err(CallError::PeerLost(machine)) => {
             let error = TxError::InDoubt(machine).into();
             shipped.cont.resume(worker, Err(error));
@@ -145,6 +149,10 @@ fn answered(worker: &mut Worker, key: usize, reply: Result<&[u8], CallError>) {
         }
     }
     graph(worker).bodies.push(shipped.body);
+}
+
+fn only_reads(body: &[u8]) -> bool {
+    op_of(body).is_some_and(|op| op.only_reads())
 }
 
 /// Handles an operation that another worker has sent.

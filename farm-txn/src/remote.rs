@@ -1,6 +1,6 @@
 //! Objects of other machines: one-sided reads, and reservations of room for new objects.
 
-use farm_core::alloc::SizeClass;
+use farm_core::alloc::{AllocError, SizeClass};
 use farm_core::fabric::Slot;
 use farm_core::ids::{Address, MachineId};
 use farm_core::marks;
@@ -16,7 +16,6 @@ use crate::object_run::ObjectRun;
 use crate::open;
 use crate::regions;
 use crate::slots;
-use crate::tx::reservation::reserve;
 use crate::tx::{ObjectId, Place, Tx, wrong_size};
 
 /// Message id of the request to reserve room for an object near an address.
@@ -245,10 +244,15 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         // This machine joins, and the sender knows that before it.
         return worker.reply(request, &[regions::ASK_AGAIN]);
     }
-    let Ok((address, room)) = reserve(worker, class, Some(hint)) else {
-        marks::mark("alloc: refused to another machine");
-        return worker.reply(request, &[]);
+    let (reserved, room) = match worker.reserve_object_soon(class, Some(hint)) {
+        Ok(reserved) => reserved,
+        Err(AllocError::NoRegionYet) => return worker.reply(request, &[regions::ASK_AGAIN]),
+        Err(_) => {
+            marks::mark("alloc: refused to another machine");
+            return worker.reply(request, &[]);
+        }
     };
+    let address = reserved.address;
     if let Some(refusal) = regions::refusal(worker, address.region()) {
         slots::release_local(worker, address, class);
         return worker.reply(request, &[refusal]);

@@ -1,4 +1,4 @@
-//! Machines on RDMA devices are killed, stopped, and cut off. `./x test-rdma` runs these tests in a guest with two devices, `rxe0` at
+//! Machines on RDMA devices are killed, stopped, hang, and are cut off. `./x test-rdma` runs these tests in a guest with two devices, `rxe0` at
 //! 10.77.0.1 and `rxe1` at 10.77.0.2, the ends of a wire. Machine 2 is at one end of it, and the others are at the other one. The tests run
 //! one at a time.
 
@@ -96,6 +96,23 @@ fn the_others_go_on_when_a_machine_is_stopped() {
     machines.wait_for_transfers_of(&[1, 2], 100);
     machines.end_evicted(3);
     let next = machines.start_again(3);
+    machines.wait_for_first(next);
+    machines.wait_until_full(3);
+    machines.judge();
+}
+
+/// The machine asks for no lease while one of its workers hangs.
+#[test]
+fn the_others_go_on_when_a_worker_hangs() {
+    let mut machines = start("rdma-hangs", MACHINES);
+    machines.wait_for_transfers(100);
+    machines.dir.write("hang-2", "");
+    machines.wait_for_log(2, "a worker hangs");
+    machines.wait_for_log(1, "the cluster goes on with");
+    machines.wait_for_transfers_of(&[1, 3], 100);
+    machines.dir.write("go-on-2", "");
+    machines.end_evicted(2);
+    let next = machines.start_again(2);
     machines.wait_for_first(next);
     machines.wait_until_full(3);
     machines.judge();

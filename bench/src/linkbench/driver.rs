@@ -8,6 +8,7 @@ use farm_graph::tx::Deletion;
 use farm_graph::{
     Assocs, AssocsCont, Count, GraphError, NewNode, Node, NodeCont, NodeData, Put, TimeBounds, ops,
 };
+use farm_kv::KvError;
 use farm_txn::{Handle, Transaction, TxError};
 
 use super::client::{Client, Drawn};
@@ -29,6 +30,8 @@ counters! {
         pub listed: u64,
         /// Requests that failed.
         pub errors: u64,
+        /// Requests that were repeated, because a machine was lost and it was unknown whether they had taken effect.
+        pub repeated: u64,
     }
 }
 
@@ -247,7 +250,14 @@ impl Driver {
     ) {
         match result {
             Ok(result) => self.done(worker, seat, has_effect(result)),
-            Err(error) => self.fail(worker, seat, error.borrow()),
+            Err(error) => match error.borrow() {
+                // Another node is added by it if the first one was; all other requests may take effect twice.
+                GraphError::Tx(TxError::InDoubt(_)) | GraphError::Table(KvError::InDoubt(_)) => {
+                    self.recorder.counters.repeated += 1;
+                    self.repeat(worker, seat);
+                }
+                error => self.fail(worker, seat, error),
+            },
         }
     }
 }

@@ -7,6 +7,7 @@
 //! [`load`] writes the graph, [`driver`] performs the requests, and [`report`] has the results. [`store`] has the
 //! operations by id, as the interface of the reference's stores defines them.
 
+pub mod audit;
 pub mod client;
 pub mod degree;
 pub mod driver;

@@ -109,6 +109,8 @@ pub struct RunResult {
     pub ops: BTreeMap<&'static str, OpResult>,
     /// Number of requests that failed.
     pub errors: u64,
+    /// Number of requests that were repeated, because a machine was lost and it was unknown whether they had taken effect.
+    pub repeated: u64,
     /// The first failure of each machine that had one.
     pub failures: Vec<String>,
     /// Objects read per read of a node, of a number of links, or of a list, without lookups by id.
@@ -170,6 +172,7 @@ impl RunResult {
                 .and_then(|rate| ratio(rate, workers as f64)),
             ops: kinds.map(|kind| (kind.name(), op(&merged, kind))).collect(),
             errors: counters.errors,
+            repeated: counters.repeated,
             failures: ran.filter_map(|ran| ran.failure.clone()).collect(),
             reads_per_read: ratio_of_counts(reads, read),
             reads_per_find: ratio_of_counts(costs.find_reads, costs.finds),
@@ -421,6 +424,9 @@ impl RunResult {
         line("writes at owners", text)?;
         if let Some(slices) = &self.slices {
             line("slices", slices.to_string())?;
+        }
+        if self.repeated > 0 {
+            line("repeated", grouped(self.repeated))?;
         }
         line("errors", grouped(self.errors))
     }

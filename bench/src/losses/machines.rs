@@ -105,6 +105,7 @@ impl Machines {
                     _ => options.ballast,
                 },
                 returns: false,
+                uses: None,
             };
             let started = Machine::start(machine.id, &task)?;
             machines.all.push(Some(started));
@@ -151,6 +152,7 @@ impl Machines {
             in_flight: 0,
             ballast: 0,
             returns: true,
+            uses: None,
         };
         let machine = Machine::start(id, &task)?;
         let News::Joined = machine.hear()? else {
@@ -166,6 +168,42 @@ impl Machines {
             std::thread::sleep(LOOK);
         }
         Ok([joined, begun.elapsed()])
+    }
+
+    /// Kills all machines.
+    pub(super) fn kill_all(&mut self) -> Result<()> {
+        let mut killed = self.all.iter_mut().filter_map(Option::take);
+        killed.try_for_each(|mut machine| machine.kill())
+    }
+
+    /// Starts all machines again, which were killed. Returns the times from then until the last one has read an account, and until the last
+    /// one has committed a transaction.
+    pub(super) fn resume(&mut self) -> Result<[Duration; 2]> {
+        let account = self.accounts.first().copied();
+        let started = now_ns();
+        for (place, machine) in self.config.machines.iter().enumerate() {
+            let task = Task {
+                config: self.file.clone(),
+                machine: machine.id.get(),
+                in_flight: 0,
+                ballast: 0,
+                returns: true,
+                uses: account,
+            };
+            self.all[place] = Some(Machine::start(machine.id, &task)?);
+        }
+        let mut last = [0, 0];
+        for machine in self.left() {
+            let News::Used {
+                read_ns,
+                committed_ns,
+            } = machine.hear()?
+            else {
+                bail!("machine {} did not use an account", machine.id);
+            };
+            last = [last[0].max(read_ns), last[1].max(committed_ns)];
+        }
+        Ok(last.map(|at| Duration::from_nanos(at - started)))
     }
 
     /// Returns whether all copies of all regions are there, and full.

@@ -4,12 +4,14 @@
 //! Every machine is a process (`program`) that moves money between accounts of all machines, in distributed transactions. A cluster
 //! is started for each kill. The machines count commits by time, and the curves of those that are left are added (`curve`). A machine with
 //! memory is started again then, and the time is measured until all copies are full. In the end the sum of all accounts is checked.
+//! `restart` kills all processes instead.
 
 mod curve;
 mod machines;
 mod plot;
 mod program;
 mod report;
+mod restart;
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +26,7 @@ use machines::Machines;
 pub use plot::draw;
 pub use program::{CHILD_VARIABLE, child_main};
 pub use report::{Kill, Killed, LossReport, Returned, Times};
+pub use restart::{Restart, RestartReport, run as restart_all};
 
 /// Time from the begin of the load to the signal.
 const BEFORE: Duration = Duration::from_secs(2);
@@ -36,6 +39,8 @@ const RETURN: Duration = Duration::from_secs(60);
 pub struct LossOptions {
     /// Number of kills. The machines of the configuration are killed in turn.
     pub kills: usize,
+    /// Which of them take turns; `None`: all.
+    pub only: Option<Killed>,
     /// Whether they are stopped (SIGSTOP) instead, and killed only before they are started again.
     pub stops: bool,
     /// Time that is observed after each signal. The rate in its second half is the one that must come back.
@@ -69,9 +74,20 @@ pub fn run(
          or more"
     );
     let ballast = options.ballast * config.storing_machines().count() as u64;
+    let places = 0..config.machines.len();
+    let is_one = |place: &usize| {
+        options
+            .only
+            .is_none_or(|only| only == killed(config, *place))
+    };
+    let victims: Vec<usize> = places.filter(is_one).collect();
+    ensure!(
+        !victims.is_empty(),
+        "the configuration has no machine of the kind that is to be killed"
+    );
     let mut kills = Vec::new();
     for number in 0..options.kills {
-        let victim = number % config.machines.len();
+        let victim = victims[number % victims.len()];
         let machine = config.machines[victim].id;
         progress(&format!(
             "kill {} of {}: machine {machine}",
@@ -87,24 +103,29 @@ pub fn run(
                 options.after
             )
         })?;
-        // The first machine that stores regions is the first manager.
-        let manager = config.storing_machines().map(|one| one.id).min();
-        let killed = match config.memory_of(machine) {
-            0 => Killed::Program,
-            _ if manager == Some(machine) => Killed::Manager,
-            _ => Killed::Machine,
-        };
         let returned = curve
             .returned
             .map(|times| Returned::new(ballast, times, curve.latency, &curve));
         kills.push(Kill::new(
             machine,
-            killed,
+            killed(config, victim),
             (&pause, returned),
             (&curve, options.stopped_lease_ms(config)),
         ));
     }
     Ok(LossReport::new(config, options, kills))
+}
+
+/// Returns what a machine is when the cluster has started.
+fn killed(config: &Config, place: usize) -> Killed {
+    let machine = config.machines[place].id;
+    // The first machine that stores regions is the first manager.
+    let manager = config.storing_machines().map(|one| one.id).min();
+    match config.memory_of(machine) {
+        0 => Killed::Program,
+        _ if manager == Some(machine) => Killed::Manager,
+        _ => Killed::Machine,
+    }
 }
 
 /// Starts a cluster, kills a machine of it, and returns the curve of the others.

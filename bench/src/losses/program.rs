@@ -39,6 +39,8 @@ pub(super) struct Task {
     pub(super) ballast: u64,
     /// Whether the machine was killed before, and only takes part again.
     pub(super) returns: bool,
+    /// If all machines were killed: the account that the machine uses as soon as it can.
+    pub(super) uses: Option<Account>,
 }
 
 /// An order to a machine: a line of JSON on its standard input.
@@ -65,6 +67,11 @@ pub(super) enum Order {
 pub(super) enum News {
     /// It is a member again.
     Joined,
+    /// It has read an account, and committed a transaction on it, at these moments of [`now_ns`].
+    Used {
+        read_ns: u64,
+        committed_ns: u64,
+    },
     Created {
         accounts: Vec<Account>,
     },
@@ -115,9 +122,16 @@ fn run() -> Result<()> {
     let machine = MachineId::new(task.machine).context("the task has no machine")?;
     let cluster = Cluster::join(&task.config, machine).start()?;
     if task.returns {
-        tell(&News::Joined)?;
+        match task.uses {
+            None => tell(&News::Joined)?,
+            Some(account) => tell(&cluster.block_on(|farm| use_once(farm, account))?)?,
+        }
         // Its input ends when everything ends.
-        return hear().map(drop);
+        while let Some(Order::Sum { accounts }) = hear()? {
+            let sum = cluster.block_on(|farm| sum(farm, accounts))?;
+            tell(&News::Sum { sum })?;
+        }
+        return Ok(());
     }
     let accounts = cluster.block_on(create)?;
     let ballast = task.ballast;
@@ -209,6 +223,19 @@ async fn add_ballast(farm: Farm, bytes: u64) -> Result<()> {
         left -= count;
     }
     Ok(())
+}
+
+/// Reads an account, and writes it.
+async fn use_once(farm: Farm, account: Account) -> Result<News> {
+    let account = pointer(account);
+    farm.get(account).await?;
+    let read_ns = now_ns();
+    farm.transact(async |tx| tx.update(account, |_| {}).await)
+        .await?;
+    Ok(News::Used {
+        read_ns,
+        committed_ns: now_ns(),
+    })
 }
 
 async fn sum(farm: Farm, accounts: Vec<Account>) -> Result<i64> {

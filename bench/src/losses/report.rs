@@ -137,7 +137,7 @@ pub struct Times {
 
 impl Times {
     /// Returns the percentiles; `None` of no times.
-    fn of(times: impl Iterator<Item = f64>) -> Option<Self> {
+    pub fn of(times: impl Iterator<Item = f64>) -> Option<Self> {
         let mut times: Vec<f64> = times.collect();
         times.sort_by(f64::total_cmp);
         let rank = |percent: usize| times[(times.len() * percent).div_ceil(100).max(1) - 1];

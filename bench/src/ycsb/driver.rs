@@ -155,6 +155,13 @@ impl Driver {
         self.rest(worker, seat, why);
     }
 
+    /// Repeats a change of which it is unknown whether it took effect. It writes the whole value, so that it may take effect twice.
+    #[cold]
+    fn repeat_change(&mut self, worker: &mut Worker, seat: usize) {
+        self.recorder.counters.repeated += 1;
+        self.repeat(worker, seat);
+    }
+
     fn verify(&mut self, keynum: u64, found: &[u8]) {
         self.recorder.counters.verified += 1;
         if let Err(error) = value::check(found, keynum) {
@@ -205,6 +212,7 @@ fn changed(worker: &mut Worker, seat: usize, outcome: Result<Changed, KvError>) 
                 }
                 own.succeed(worker, seat, op.kind);
             }
+            Err(KvError::InDoubt(_)) => own.repeat_change(worker, seat),
             Err(error) => own.fail(worker, seat, &error.to_string()),
         }
     });

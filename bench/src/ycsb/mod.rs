@@ -47,6 +47,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod audit;
 pub mod driver;
 pub mod generators;
 pub mod inserts;

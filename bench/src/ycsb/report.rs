@@ -49,6 +49,8 @@ counters! {
     pub struct Counters {
         /// Operations that failed.
         pub errors: u64,
+        /// Operations that were repeated, because a machine was lost and it was unknown whether they had taken effect.
+        pub repeated: u64,
         /// Lookups that found their record.
         pub hits: u64,
         /// Lookups that found no record.
@@ -173,6 +175,8 @@ pub struct RunResult {
     pub slices: Option<SliceRates>,
     /// Operations that failed.
     pub errors: u64,
+    /// Operations that were repeated, because a machine was lost and it was unknown whether they had taken effect.
+    pub repeated: u64,
     /// Latencies of the kinds of operation that occurred, in microseconds.
     pub latency_us: BTreeMap<OpKind, LatencyUs>,
     /// Object reads per lookup that found its record.
@@ -240,6 +244,7 @@ impl RunResult {
             ops_per_s: merged.per_s(ops),
             slices: merged.slices.rates(),
             errors: counters.errors,
+            repeated: counters.repeated,
             latency_us: OpKind::ALL.into_iter().filter_map(latency).collect(),
             reads_per_lookup: ratio_of_counts(counters.reads_of_hits, counters.hits),
             reads_per_miss: ratio_of_counts(counters.reads_of_misses, counters.misses),
@@ -374,6 +379,9 @@ impl RunResult {
         if self.verified + self.verify_failures > 0 {
             let [right, wrong] = [self.verified, self.verify_failures].map(grouped);
             line("values checked", format!("{right} right, {wrong} wrong"))?;
+        }
+        if self.repeated > 0 {
+            line("repeated", grouped(self.repeated))?;
         }
         line("errors", grouped(self.errors))
     }

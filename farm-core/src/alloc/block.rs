@@ -41,8 +41,13 @@ pub trait RegionSource {
     /// [`AllocError::NoRegion`] if it cannot be created.
     fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError>;
 
-    /// Announces that a region will be needed soon. Called at most once before each region.
+    /// Announces that a region will be needed soon.
     fn prepare(&mut self) {}
+
+    /// Returns whether the next region can be created without a wait.
+    fn is_ready(&self) -> bool {
+        true
+    }
 }
 
 impl<F> RegionSource for F
@@ -115,6 +120,10 @@ pub struct BlockAllocator {
     pub(super) in_use: u64,
     /// Whether the next region was announced.
     prepared: bool,
+    /// Whether a region is made to be near another one, although there is room elsewhere.
+    grows_near: bool,
+    /// Whether requests wait for the memory of a region.
+    waits: bool,
     /// Number of cuts so far: see [`BlockAllocator::cut`].
     pub(super) cuts: u64,
     pub(super) changes: Changes,
@@ -137,6 +146,8 @@ impl BlockAllocator {
             regions: Vec::new(),
             in_use: 0,
             prepared: false,
+            grows_near: true,
+            waits: true,
             cuts: 0,
             changes: Changes::default(),
         }
@@ -150,6 +161,28 @@ impl BlockAllocator {
     /// Returns the counter that shows slab allocators when to repeat a request.
     pub fn changes(&self) -> Changes {
         self.changes.clone()
+    }
+
+    /// Sets whether a region is made to be near another one, although there is room elsewhere.
+    pub fn grow_near(&mut self, grows: bool) {
+        self.grows_near = grows;
+    }
+
+    /// Sets whether requests wait until the memory of a new region is made. Otherwise they fail with [`AllocError::NoRegionYet`].
+    pub fn wait_for_regions(&mut self, waits: bool) {
+        self.waits = waits;
+    }
+
+    /// Announces the first region, if there is none, and the machine's limit on memory permits one.
+    pub fn prepare_first(&mut self) {
+        if self.regions.is_empty() && self.may_grow() {
+            self.announce();
+        }
+    }
+
+    fn announce(&mut self) {
+        self.prepared = true;
+        self.source.prepare();
     }
 
     /// Returns the block tables of all regions, in the order in which the regions were added.
@@ -247,8 +280,7 @@ impl BlockAllocator {
         }
         let blocks = u64::from(self.geometry.blocks() - self.geometry.first_block());
         if self.free_blocks() < blocks / PREPARED_SHARE {
-            self.prepared = true;
-            self.source.prepare();
+            self.announce();
         }
     }
 
@@ -279,6 +311,10 @@ impl BlockAllocator {
             if let Some(block) = self.regions[index].take(demand, owner)? {
                 return Ok(Some(block));
             }
+        }
+        if !self.grows_near {
+            marks::mark("alloc: no region made to be near a region that waits");
+            return Ok(None);
         }
         match self.grow(demand, Some(near)) {
             Ok(index) => Ok(self.regions[index].take(demand, owner)?),
@@ -337,6 +373,12 @@ impl BlockAllocator {
                 in_use: self.in_use,
                 limit: self.config.per_machine_bytes,
             });
+        }
+        if !self.waits && !self.source.is_ready() {
+            marks::mark("alloc: the memory of a region is being made");
+            // Also if it was announced before: what was made may have become a copy.
+            self.announce();
+            return Err(AllocError::NoRegionYet);
         }
         self.prepared = false;
         let (id, memory) = self.source.new_region(near)?;

@@ -36,6 +36,9 @@ pub enum AllocError {
     /// A new region was needed and could not be created.
     #[error("cannot create a region: {0}")]
     NoRegion(String),
+    /// A new region is needed, and its memory is being made: ask again. Only who can ask again gets this error.
+    #[error("the memory of a region is being made")]
+    NoRegionYet,
     /// The region exists already.
     #[error("region {0} exists already")]
     RegionExists(RegionId),

@@ -23,7 +23,7 @@ use crate::mutants;
 use crate::time::Nanos;
 
 /// Number of requests in the time of a lease.
-const REQUESTS: u32 = 5;
+pub(super) const REQUESTS: u32 = 5;
 /// A grant lasts longer than the lease by one part in this number: the clocks of two machines may each differ from the time by 1 %.
 const MARGIN: u32 = 32;
 

@@ -27,6 +27,7 @@ mod handshake;
 mod lease_book;
 mod machine;
 pub mod shm;
+mod turns;
 pub mod verbs;
 
 use std::time::Duration;

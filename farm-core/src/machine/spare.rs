@@ -27,6 +27,8 @@ pub(super) struct Spare {
     state: Arc<Mutex<State>>,
     /// The cores of the thread: those on which this value was created, and not that of a pinned worker.
     cores: Option<CpuSet>,
+    /// Whether the host has given no thread.
+    has_no_thread: bool,
 }
 
 enum State {
@@ -50,6 +52,7 @@ impl Spare {
             keep: Arc::new(keep),
             state: Arc::new(Mutex::new(State::Empty)),
             cores: rustix::thread::sched_getaffinity(None).ok(),
+            has_no_thread: false,
         }
     }
 
@@ -97,6 +100,16 @@ impl RegionMemory for Spare {
         self.allocate_now(region, bytes)
     }
 
+    fn is_ready(&self, bytes: usize) -> bool {
+        let current = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*current {
+            State::Begun(begun, thread) => *begun != bytes || thread.is_finished(),
+            // Without a thread nothing would change.
+            State::Empty => self.has_no_thread,
+            State::Ended => true,
+        }
+    }
+
     fn prepare(&mut self, bytes: usize) {
         let mut current = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*current, State::Empty) {
@@ -111,9 +124,10 @@ impl RegionMemory for Spare {
             }
             allocate(bytes)
         });
-        // Without a thread the memory is allocated when it is needed.
-        if let Ok(thread) = thread {
-            *current = State::Begun(bytes, thread);
+        match thread {
+            Ok(thread) => *current = State::Begun(bytes, thread),
+            // The memory is allocated when it is needed.
+            Err(_) => self.has_no_thread = true,
         }
     }
 }
@@ -168,11 +182,18 @@ mod tests {
             3,
             "without announcement"
         );
+        assert!(!spare.is_ready(4096));
+        spare.prepare(4096);
+        while !spare.is_ready(4096) {
+            std::thread::yield_now();
+        }
+        assert_eq!(spare.allocate(region(), 4096).unwrap().1.key, 4);
         spare.prepare(4096);
         spare.end();
         spare.prepare(4096);
         spare.end();
-        assert_eq!(calls.load(Ordering::Relaxed), 5);
+        assert!(spare.is_ready(4096), "nothing is allocated ahead any more");
+        assert_eq!(calls.load(Ordering::Relaxed), 6);
     }
 
     #[test]

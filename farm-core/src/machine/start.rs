@@ -23,7 +23,7 @@ use crate::control::Control;
 use crate::fabric::{Capability, Departed, ExportError, FabricMachine, Patience};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::kept::Kept;
-use crate::limits::{Limits, READ_TRIES, READ_TRIES_OF_A_LOSS, RECORD_OVERHEAD_BYTES};
+use crate::limits::{Limits, READ_TRIES, RECORD_OVERHEAD_BYTES, ReadTries};
 use crate::membership::Membership;
 use crate::membership::configuration::Configuration;
 use crate::membership::files::FileStore;
@@ -409,8 +409,8 @@ impl Machine {
                     as usize,
                 operations,
                 read_tries: match config.survives_losses() {
-                    true => READ_TRIES_OF_A_LOSS,
-                    false => READ_TRIES,
+                    true => ReadTries::of_survivor(config.lease()),
+                    false => ReadTries::soon(READ_TRIES),
                 },
                 fill_rate: config.durability.fill_rate,
                 transactions: config.transactions,

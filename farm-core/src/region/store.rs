@@ -42,6 +42,11 @@ pub trait RegionMemory: Send {
 
     /// Announces that memory of this many bytes will soon be needed.
     fn prepare(&mut self, _bytes: usize) {}
+
+    /// Returns whether memory of this many bytes can be allocated without a wait.
+    fn is_ready(&self, _bytes: usize) -> bool {
+        true
+    }
 }
 
 impl<F> RegionMemory for F
@@ -375,6 +380,36 @@ impl Store {
         self.region(id).is_some()
     }
 
+    /// Announces that this machine, which has no region, will soon need one.
+    pub fn prepare_first_region(&self) {
+        lock(&self.blocks).prepare_first();
+    }
+
+    /// As [`BlockSource::acquire`]. Does not wait until the memory of a new region is made.
+    ///
+    /// # Errors
+    /// As [`BlockSource::acquire`]; [`AllocError::NoRegionYet`].
+    pub(crate) fn acquire_soon(
+        &self,
+        class: SizeClass,
+        owner: WorkerId,
+        place: Place,
+    ) -> Result<Option<Block>, AllocError> {
+        let mut blocks = self.allocator();
+        blocks.wait_for_regions(false);
+        let acquired = blocks.acquire(class, owner, place);
+        blocks.wait_for_regions(true);
+        acquired
+    }
+
+    /// Returns the block allocator. While it does not have regions that were another machine's, no region is made to be near one: the worker
+    /// would stand still until it is made, in the middle of a recovery.
+    fn allocator(&self) -> MutexGuard<'_, BlockAllocator> {
+        let mut blocks = lock(&self.blocks);
+        blocks.grow_near(!self.is_adopting());
+        blocks
+    }
+
     /// Returns whether a region that was another machine's is not yet in the hands of the allocators.
     pub fn is_adopting(&self) -> bool {
         self.adopting.load(Ordering::Acquire)
@@ -461,7 +496,7 @@ impl Store {
         owner: WorkerId,
         near: Option<RegionId>,
     ) -> Result<ArrayRun, AllocError> {
-        lock(&self.blocks).allocate_array(class, count, owner, near)
+        self.allocator().allocate_array(class, count, owner, near)
     }
 
     /// Releases a slot that is in no block of the calling worker. A slot of an array is released at once
@@ -571,6 +606,10 @@ impl<M: RegionMemory> RegionSource for NewRegions<M> {
     fn prepare(&mut self) {
         self.memory.prepare(self.region_bytes);
     }
+
+    fn is_ready(&self) -> bool {
+        self.memory.is_ready(self.region_bytes)
+    }
 }
 
 /// The blocks of a shared store; the lock is held only while a block is acquired or given back.
@@ -585,7 +624,7 @@ impl BlockSource for &Store {
         owner: WorkerId,
         place: Place,
     ) -> Result<Option<Block>, AllocError> {
-        lock(&self.blocks).acquire(class, owner, place)
+        self.allocator().acquire(class, owner, place)
     }
 
     fn give_back(&mut self, block: Block) {

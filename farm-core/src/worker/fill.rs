@@ -216,7 +216,8 @@ impl Worker {
             return;
         }
         let Some(region) = self.store.take_to_fill() else {
-            return;
+            // A machine that has come back has no region of its own, and others will soon ask it for memory.
+            return self.store.prepare_first_region();
         };
         match self.backup_table(region).cloned() {
             Ok(table) => {

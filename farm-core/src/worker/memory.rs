@@ -201,8 +201,31 @@ impl Worker {
         class: SizeClass,
         hint: Option<Address>,
     ) -> Result<(Reserved, Room), AllocError> {
+        self.reserve_from((class, hint), true)
+    }
+
+    /// As [`Worker::reserve_object`], for another machine, which can ask again: does not wait until the memory of a region is made.
+    ///
+    /// # Errors
+    /// As [`Worker::reserve_object`]; [`AllocError::NoRegionYet`].
+    pub fn reserve_object_soon(
+        &mut self,
+        class: SizeClass,
+        hint: Option<Address>,
+    ) -> Result<(Reserved, Room), AllocError> {
+        self.reserve_from((class, hint), false)
+    }
+
+    fn reserve_from(
+        &mut self,
+        (class, hint): (SizeClass, Option<Address>),
+        waits: bool,
+    ) -> Result<(Reserved, Room), AllocError> {
         let hint = hint.filter(|hint| !hint.is_null());
-        let mut source = Source::of(&self.store);
+        let mut source = match waits {
+            true => Source::of(&self.store),
+            false => Source::without_waits(&self.store),
+        };
         let reserved = self.slab.reserve(class, hint, &mut source);
         if let Some(shortage) = source.shortage {
             self.memory_is_short(shortage);

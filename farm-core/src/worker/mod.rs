@@ -64,6 +64,7 @@ use crate::control::Control;
 use crate::fabric::{Arena, Completion, Counters, Endpoint, Eviction, Slot, Status, Wake};
 use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
 use crate::kept::Kept;
+use crate::limits::ReadTries;
 use crate::membership::Membership;
 use crate::membership::manager::Manager;
 use crate::messaging::{
@@ -114,8 +115,8 @@ pub struct WorkerLimits {
     pub max_message_bytes: usize,
     /// Number of operations in flight for which tables reserve room.
     pub operations: usize,
-    /// Number of tries after which a read of an object that stays locked fails.
-    pub read_tries: u16,
+    /// How often a read of an object that stays locked is tried until it fails.
+    pub read_tries: ReadTries,
     /// Bytes that all workers of the machine read in a second while they fill replicas.
     pub fill_rate: u64,
     /// Configuration of the transaction layer.

@@ -15,6 +15,7 @@ use super::token::Completed;
 use super::{Cont, EpochGuard, Worker};
 use crate::fabric::{Read, ReadKind, Rejected, Remote, Slot};
 use crate::ids::{Address, MachineId};
+use crate::limits::ReadTries;
 use crate::marks;
 use crate::mem::LINE_BYTES;
 use crate::object::{FatPointer, HEADER_BYTES};
@@ -62,7 +63,7 @@ struct InFlight {
 
 /// The reads of one worker.
 pub(crate) struct Reads {
-    most_tries: u16,
+    tries: ReadTries,
     /// Reads in flight, indexed by slot. The entry of a slot that holds no read is stale.
     of_slot: Vec<Option<InFlight>>,
     /// Fat pointer that the read follows, indexed by slot. Stale unless the read's request has `is_named`.
@@ -75,11 +76,11 @@ pub(crate) struct Reads {
 }
 
 impl Reads {
-    /// Creates the state for an arena of `slots` slots, for `reads` reads in flight with at most `most_tries` tries
+    /// Creates the state for an arena of `slots` slots, for `reads` reads in flight with these `tries`
     /// each.
-    pub(crate) fn new(slots: usize, reads: usize, most_tries: u16) -> Self {
+    pub(crate) fn new(slots: usize, reads: usize, tries: ReadTries) -> Self {
         Self {
-            most_tries,
+            tries,
             of_slot: (0..slots).map(|_| None).collect(),
             named: vec![None; slots],
             local: VecDeque::with_capacity(reads),

@@ -2,14 +2,15 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use farm_core::alloc::BlockConfig;
 use farm_core::control::Control;
 use farm_core::fabric::{ArenaConfig, Capability};
-use farm_core::ids::{MachineId, WorkerId, WorkerRef};
+use farm_core::ids::{MachineId, RegionId, WorkerId, WorkerRef};
 use farm_core::kept::Kept;
+use farm_core::limits::ReadTries;
 use farm_core::mem::Memory;
 use farm_core::membership::Membership;
 use farm_core::membership::configuration::{self, Configuration, Domain, Member};
@@ -18,7 +19,7 @@ use farm_core::membership::writer::{ConfigWriter, WriteError};
 use farm_core::messaging::{LinkPeer, Links};
 use farm_core::region::backups::Backups;
 use farm_core::region::placement::Placement;
-use farm_core::region::store::{Replication, Store};
+use farm_core::region::store::{AllocationError, RegionMemory, Replication, Store};
 use farm_core::worker::{Inbox, MembersParts, Worker, WorkerLimits, WorkerParts};
 
 use super::config_store::SimStore;
@@ -258,13 +259,51 @@ pub(super) fn store(
     };
     let copy = export.clone();
     let seed = seed ^ u64::from(id.get());
-    let store = Store::new(blocks, id, Placement::new(storing), seed, export);
+    let memory = SlowMemory {
+        allocate: export,
+        // Not drawn from the fabric, so that the choices of runs do not depend on it.
+        asks: (seed % MOST_ASKS) as u32,
+        left: AtomicU32::new(0),
+    };
+    let store = Store::new(blocks, id, Placement::new(storing), seed, memory);
     let replication = Replication {
         replicas: limits.replicas.max(1),
         logged: limits.replicas > 0,
         domains: Default::default(),
     };
     store.with_replication(replication, Backups::new(Arc::new(copy), false))
+}
+
+/// Most times that somebody who does not wait asks for memory before it is made.
+const MOST_ASKS: u64 = 4;
+
+/// Memory that others have to ask for several times.
+struct SlowMemory<A> {
+    allocate: A,
+    asks: u32,
+    /// Number of further questions until it is ready.
+    left: AtomicU32,
+}
+
+impl<A> RegionMemory for SlowMemory<A>
+where
+    A: FnMut(RegionId, usize) -> Result<(Memory, Capability), AllocationError> + Send,
+{
+    fn allocate(
+        &mut self,
+        region: RegionId,
+        bytes: usize,
+    ) -> Result<(Memory, Capability), AllocationError> {
+        self.left.store(self.asks, Ordering::Relaxed);
+        (self.allocate)(region, bytes)
+    }
+
+    fn is_ready(&self, _: usize) -> bool {
+        let next = |left: u32| left.checked_sub(1);
+        self.left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .is_err()
+    }
 }
 
 /// Returns the first configuration.
@@ -379,7 +418,7 @@ pub(super) fn worker(
         limits: WorkerLimits {
             max_message_bytes: limits.max_body_bytes(),
             operations: limits.operations,
-            read_tries: limits.read_tries,
+            read_tries: ReadTries::soon(limits.read_tries),
             fill_rate: FILL_RATE,
             transactions: limits.transactions,
         },

@@ -77,6 +77,10 @@ pub struct ClusterLimits {
     pub lease_nanos: Option<u64>,
 }
 
+/// The numbers of machines that store regions, of which one is drawn: mostly few, because runs with many take long.
+const STORING: [usize; 8] = [3, 4, 3, 4, 3, 5, 6, 7];
+/// Maximum number of copies of clusters that survive losses.
+const MOST_COPIES: usize = 3;
 /// The shortest lease that is drawn, in nanoseconds.
 const SHORTEST_LEASE: u64 = 50_000;
 
@@ -129,23 +133,37 @@ impl ClusterLimits {
         self.per_machine_bytes *= 2;
     }
 
-    /// Lets the cluster go on without machines that are killed: one of three that store regions, or two of four. Every third seed has
-    /// one without memory, too.
+    /// Lets the cluster go on without machines that are killed: one of three that store regions, or two of four to seven. Every third seed
+    /// has one without memory, too.
     pub fn survive(&mut self, seed: u64) {
         self.survives = true;
         self.without_memory = usize::from(seed / 64 % 3 == 1);
-        let storing = 3 + (seed / 3 % 2) as usize;
+        let storing = STORING[(seed / 3 % STORING.len() as u64) as usize];
         self.machines = storing + self.without_memory;
-        self.replicas = storing - 1;
+        self.replicas = (storing - 1).min(MOST_COPIES);
     }
 
-    /// As [`ClusterLimits::survive`], with leases that end by time, and one to three machines that can be lost.
+    /// As [`ClusterLimits::survive`], with leases that end by time.
     pub fn survive_by_leases(&mut self, seed: u64) {
         self.survive(seed);
-        let storing = 3 + (seed / 3 % 3) as usize;
-        self.machines = storing + self.without_memory;
-        self.replicas = (storing - 1).min(3);
         self.lease_nanos = Some(SHORTEST_LEASE << (seed / 9 % 7));
+    }
+
+    /// Lets the cluster go on without one of this many machines, all with memory, when its lease has ended.
+    pub fn survive_with_leases(&mut self, machines: usize, lease: Duration) {
+        (self.survives, self.without_memory) = (true, 0);
+        self.machines = machines;
+        self.replicas = machines.min(MOST_COPIES);
+        self.lease_nanos = Some(lease.as_nanos() as u64);
+    }
+
+    /// As [`ClusterLimits::survive`], for the end of all processes. Every fourth seed has no further copies: then no machine goes on without
+    /// another one, and all go on with what they have kept.
+    pub fn survive_the_end_of_all(&mut self, seed: u64) {
+        self.survive(seed);
+        if seed / 16 % 4 == 3 {
+            self.replicas = 1;
+        }
     }
 
     /// Returns the layout of the segment that one machine exports for another, or for itself.

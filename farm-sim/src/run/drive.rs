@@ -39,7 +39,7 @@ enum End {
     Killed,
 }
 
-fn attach(worker: &mut Worker, limits: &ClusterLimits) {
+pub(super) fn attach(worker: &mut Worker, limits: &ClusterLimits) {
     farm_txn::attach(worker);
     if let Some(most) = limits.most_ahead {
         farm_txn::set_most_ahead(worker, most);

@@ -1,13 +1,15 @@
 //! Runs: a cluster, a workload and faults, all drawn from one seed, and a verdict.
 //!
 //! Read in this order: `scenario` (workload and faults of a run) → `plan` (the choices that the seed makes) → [`run`] →
-//! `sweep` (many seeds) → `mutants` (bugs that a sweep must find) → `marks` (branches that a sweep must reach).
+//! `sweep` (many seeds) → `mutants` (bugs that a sweep must find) → `marks` (branches that a sweep must reach). `pauses` measures how long
+//! clusters give no service when a machine is killed.
 
 mod absences;
 mod drive;
 mod kept;
 pub mod marks;
 pub mod mutants;
+pub mod pauses;
 mod plan;
 mod scenario;
 mod spec;

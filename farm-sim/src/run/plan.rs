@@ -163,6 +163,7 @@ impl Plan {
         if scenario.trouble.is_survived() {
             match scenario.trouble {
                 Trouble::Parted => limits.survive_by_leases(seed),
+                Trouble::Restarted => limits.survive_the_end_of_all(seed),
                 _ => limits.survive(seed),
             }
             if matches!(scenario.kind, Kind::Table | Kind::Graph) {

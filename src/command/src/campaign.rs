@@ -34,6 +34,9 @@ const MOST_WRONG: u64 = 5;
 /// Most times that all processes are killed in a run over a graph. Each time leaves operations whose outcome is not known, and the checker
 /// tries all of their orders.
 const MOST_GRAPH_KILLS: u64 = 3;
+/// Most times that a machine is lost in a run that adya judges. Until all copies are full again the clients go on, and the time that adya takes
+/// grows with the square of the number of their operations.
+const MOST_ADYA_LOSSES: u64 = 3;
 /// Number of operations of each client: more than it makes until [`Order::Enough`] ends it.
 const WITHOUT_END: u64 = 1 << 40;
 
@@ -230,6 +233,9 @@ fn one(
     };
     let most = match kind {
         Kind::Graph => most.min(MOST_GRAPH_KILLS),
+        _ if args.losses == Losses::One && seed.is_multiple_of(ADYA_EACH) => {
+            most.min(MOST_ADYA_LOSSES)
+        }
         _ => most,
     };
     let kills = u64::from(args.kills_per_run).min(most) as u32;

@@ -234,6 +234,15 @@ impl ClusterArgs {
     }
 }
 
+/// The option to lose machines while a benchmark runs.
+#[derive(Debug, Args)]
+pub(crate) struct LosingArgs {
+    /// Lose machines with memory while the benchmark runs, one after another: they are killed, or stopped for up to two leases, and started
+    /// again if the others have gone on without them. The machines without memory give the load; the last machine, if all have memory.
+    #[arg(long)]
+    pub(crate) lose_machines: bool,
+}
+
 /// The options for the comparison with other engines.
 #[derive(Debug, Args)]
 pub(crate) struct BesideArgs {

@@ -12,6 +12,7 @@ mod doctor;
 mod edges;
 mod files;
 mod linkbench;
+mod losing;
 mod measure;
 mod oltp;
 mod scratch;

@@ -94,8 +94,14 @@ pub(crate) struct Length {
 }
 
 impl Length {
+    /// Returns the milliseconds of the whole run; 0 if no time bounds it.
+    pub(crate) fn whole_ms(self) -> u64 {
+        self.duration
+            .map_or(0, |duration| (self.warmup + duration).as_millis() as u64)
+    }
+
     /// Formats the bounds: `for 10.0 s`.
-    fn in_words(&self) -> String {
+    pub(crate) fn in_words(&self) -> String {
         let time = self
             .duration
             .map(|duration| format!("for {:.1} s", duration.as_secs_f64()));
@@ -117,10 +123,9 @@ pub(crate) fn run<T>(
     order: &Order,
     pick: impl Fn(News) -> Option<T>,
 ) -> anyhow::Result<Vec<T>> {
-    let whole = length.duration.map(|it| (length.warmup + it).as_millis());
-    let bar = match whole {
-        Some(whole) => bar(whole as u64, name, "{msg} {wide_bar} {elapsed}"),
-        None => bar(u64::MAX, name, "{msg} {elapsed}"),
+    let bar = match length.whole_ms() {
+        0 => bar(u64::MAX, name, "{msg} {elapsed}"),
+        whole => bar(whole, name, "{msg} {wide_bar} {elapsed}"),
     };
     crate::write_stderr(format_args!("running {name} {}", length.in_words()));
     cluster.order(order)?;

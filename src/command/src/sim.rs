@@ -1,5 +1,7 @@
 //! `farm sim`: runs the simulator.
 
+mod pauses;
+
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -24,11 +26,12 @@ static QUIET: Mutex<bool> = Mutex::new(false);
 pub(crate) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
     keep_panics_quiet();
     match (args.seed, args.seeds) {
+        _ if args.pauses.is_some() => pauses::run(args),
         (Some(seed), _) => replay(args, seed),
         _ if args.mutants || args.mutant.is_some() => hunt(args),
         (None, Some(seeds)) => sweep(args, seeds),
         (None, None) => Err(Usage::error(
-            "nothing to run: add --seed N, --seeds N, --mutants or --mutant TEXT",
+            "nothing to run: add --seed N, --seeds N, --pauses N, --mutants or --mutant TEXT",
         )),
     }
 }

@@ -127,6 +127,28 @@ fn a_sweep_reports_how_many_runs_passed() {
 }
 
 #[test]
+fn pauses_after_kills_are_simulated() {
+    let place = Place::new("pauses");
+    let args = ["sim", "--pauses", "2", "--lease-ms", "5", "--machines", "3"];
+    let [one, two] = [0, 1].map(|_| place.farm(&args).end().ok().stdout);
+    assert_eq!(one, two);
+    for text in [
+        "simulated: 3 machines",
+        "leases of 5 ms",
+        "a machine killed 2 time(s)",
+        "the manager killed 2 time(s)",
+    ] {
+        assert!(one.contains(text), "no {text:?} in {one}");
+    }
+    let two = ["sim", "--pauses", "2", "--machines", "2"];
+    place.farm(&two).end().failed(2, &["--machines"]);
+    let with_seeds = ["sim", "--seeds", "2", "--lease-ms", "2"];
+    place.farm(&with_seeds).end().failed(2, &["--lease-ms"]);
+    let alone = ["sim", "--machines", "4"];
+    place.farm(&alone).end().failed(2, &["--pauses"]);
+}
+
+#[test]
 fn invalid_options_of_the_simulator_are_refused() {
     let place = Place::new("sim-refused");
     let refuse = |args: &[&str], code, texts: &[&str]| {

@@ -358,8 +358,10 @@ fn kills_are_measured_and_drawn() {
 
     let stops = [
         "--stop",
+        "--only",
+        "manager",
         "--kills",
-        "4",
+        "2",
         "--duration",
         "3",
         "--in-flight",
@@ -372,11 +374,23 @@ fn kills_are_measured_and_drawn() {
         .ok();
     assert!(ended.stdout.contains("a lease is 100 ms"));
     assert!(ended.stdout.contains("no money is missing"));
+    assert!(ended.stdout.contains("the manager") && !ended.stdout.contains("a machine"));
+
+    let all = ["--all", "--kills", "2", "--ballast", "1MiB"];
+    let ended = place.farm(&[&bench[..], &all].concat()).end().ok();
+    assert!(ended.stdout.contains("first commit"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("no money is missing"));
+    assert_eq!(place.memory(), Vec::<PathBuf>::new());
 
     let one = [&bench[..], &["--set", "durability.replicas=1"]].concat();
     let texts = ["does not survive the loss", "durability.replicas of 2"];
     place.farm(&one).end().failed(2, &texts);
     let none = [&bench[..], &["--kills", "0"]].concat();
+    let no_program = ["bench", "losses", "--only", "program"];
+    place
+        .farm(&no_program)
+        .end()
+        .failed(2, &["no program to kill"]);
     place.farm(&none).end().failed(2, &["--kills"]);
     let nowhere = [&bench[..], &["--svg", "/nowhere/losses.svg"]].concat();
     place.farm(&nowhere).end().failed(1, &["--svg", "/nowhere"]);

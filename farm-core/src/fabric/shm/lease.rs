@@ -13,9 +13,9 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::shared::{PeerState, Shared};
-use super::turns::Watch;
+use crate::fabric::turns::Watch;
 use crate::fabric::{Lease, Standing};
-use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
 
 /// Number of looks in the time of a lease.
@@ -136,13 +136,11 @@ impl Drop for LeaseThread {
 fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
     let (mut leases, eviction) = (Leases::new(lease), shared.signs.eviction());
     shared.signs.begin(leases.period);
-    let (mut changes, mut watch, mut hangs) = (VecDeque::new(), Watch::new(LOOKS), None);
+    let (mut changes, mut watch) = (VecDeque::new(), Watch::new(LOOKS));
+    let machine = shared.config.machine;
     while !ends.load(Ordering::Acquire) {
-        let hung = watch.look(&shared.turns, &shared.doorbells);
-        if hung != std::mem::replace(&mut hangs, hung) {
-            say_whether_it_hangs(shared, hung);
-        }
-        if hung.is_none() {
+        let is_parked = |worker| shared.doorbells.is_parked(worker);
+        if watch.look(machine, &shared.turns, is_parked).is_none() {
             shared.signs.give();
         }
         if eviction.standing() == Standing::Evicted {
@@ -155,18 +153,6 @@ fn run(shared: &Shared, lease: Duration, ends: &AtomicBool) {
         }
         shared.leases_changed(&mut changes);
         std::thread::park_timeout(leases.period);
-    }
-}
-
-fn say_whether_it_hangs(shared: &Shared, hung: Option<WorkerId>) {
-    let machine = shared.config.machine;
-    match hung.map(|worker| WorkerRef::new(machine, worker)) {
-        Some(worker) => tracing::error!(
-            %worker,
-            "a worker hangs: a continuation or a handler does not return. This machine gives no more signs of life, so that the other \
-             machines go on without it"
-        ),
-        None => tracing::warn!("all workers of this machine go on"),
     }
 }
 

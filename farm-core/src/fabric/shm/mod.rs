@@ -33,7 +33,6 @@ mod pending;
 mod shared;
 mod signs;
 mod stale_files;
-mod turns;
 
 pub use endpoint::ShmEndpoint;
 pub use files::StartError;

@@ -443,6 +443,7 @@ fn take(done: &mut VecDeque<Completion>, most: usize, out: &mut Vec<Completion>)
 
 impl Drop for VerbsEndpoint {
     fn drop(&mut self) {
+        self.shared.turns.end(self.worker);
         let Access::Shared(queues) = &self.queues else {
             return;
         };
@@ -596,6 +597,7 @@ impl Backend for VerbsEndpoint {
 
     #[inline]
     fn flush(&mut self) {
+        self.shared.turns.count(self.worker);
         if !self.notify.is_empty() {
             self.notify_all();
         }

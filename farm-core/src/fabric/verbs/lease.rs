@@ -17,7 +17,9 @@ use hmac::Mac;
 use super::address::resolve;
 use super::control::{Code, Secret};
 use super::parking::Parking;
+use crate::fabric::lease_book::REQUESTS;
 use crate::fabric::shm::go_first;
+use crate::fabric::turns::{Turns, Watch};
 use crate::fabric::{Eviction, Lease, LeaseBook, LeaseMessage, LeaseTerms, Start};
 use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
@@ -178,6 +180,7 @@ pub(super) struct LeaseParts<'a> {
     pub(super) addresses: &'a BTreeMap<MachineId, String>,
     pub(super) secret: &'a Secret,
     pub(super) parking: Arc<Parking>,
+    pub(super) turns: Arc<Turns>,
 }
 
 /// The thread. Dropping it ends it.
@@ -212,6 +215,8 @@ impl LeaseThread {
             terms: 0,
             desk: Arc::clone(&desk),
             parking: parts.parking,
+            turns: parts.turns,
+            watch: Watch::new(REQUESTS),
             socket,
         };
         let thread = std::thread::Builder::new().name(format!("{}-lease", parts.me.0));
@@ -253,6 +258,8 @@ struct Agent {
     terms: u64,
     desk: Arc<Desk>,
     parking: Arc<Parking>,
+    turns: Arc<Turns>,
+    watch: Watch,
     socket: UdpSocket,
 }
 
@@ -295,13 +302,19 @@ impl Agent {
         true
     }
 
-    /// Asks all others for a lease, and looks at theirs.
+    /// Asks all others for a lease, unless a worker hangs, and looks at theirs.
     fn ask(&mut self, now: Nanos) {
         let changes = self.book.look(now);
         if !changes.is_empty() {
             lock(&self.desk.changes).extend(changes);
             self.desk.has_changes.store(true, Ordering::Release);
             self.parking.ring_all();
+        }
+        let is_parked = |worker| self.parking.is_parked(worker);
+        let (me, _) = self.me;
+        if self.watch.look(me, &self.turns, is_parked).is_some() {
+            // The others go on without this machine when its lease has ended.
+            return;
         }
         let (message, peers) = self.book.requests(now);
         for to in peers {

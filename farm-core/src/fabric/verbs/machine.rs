@@ -24,6 +24,7 @@ use crate::fabric::handshake::{
     Admission, ConnectError, Door, Monitor, Patience, PeerOffer, Reporter, Roster, announce_ready,
     random_words,
 };
+use crate::fabric::turns::Turns;
 use crate::fabric::{ArenaConfig, Capability, Departed, ExportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Mapping, Memory};
@@ -109,6 +110,7 @@ impl VerbsMachine {
         listener.set_nonblocking(true)?;
         let [boot] = random_words()?;
         let parking = Arc::new(Parking::new(config.workers)?);
+        let turns = Arc::new(Turns::new(config.workers));
         let leases = config.lease.map(|lease| {
             LeaseThread::start(LeaseParts {
                 me: (own, boot),
@@ -117,6 +119,7 @@ impl VerbsMachine {
                 addresses: &config.addresses,
                 secret: &config.secret,
                 parking: Arc::clone(&parking),
+                turns: Arc::clone(&turns),
             })
         });
         let leases = leases.transpose().map_err(listen)?;
@@ -128,6 +131,7 @@ impl VerbsMachine {
             departed: Mutex::default(),
             changes: AtomicU32::new(0),
             parking,
+            turns,
             leases: leases.as_ref().map(|thread| Arc::clone(thread.desk())),
             runs: AtomicBool::new(false),
             inline_bytes: AtomicU32::new(config.connection.inline_bytes),

@@ -46,6 +46,11 @@ impl Parking {
         self.0[worker.index()].parked.store(false, Ordering::SeqCst);
     }
 
+    /// Returns whether the worker sleeps, or is about to.
+    pub(super) fn is_parked(&self, worker: WorkerId) -> bool {
+        self.0[worker.index()].parked.load(Ordering::SeqCst)
+    }
+
     /// Wakes the worker if it sleeps or is about to sleep. Returns whether it did. The caller must
     /// have fenced after storing the worker's data. No-op if the machine has no such worker,
     /// because the number may come from a peer.

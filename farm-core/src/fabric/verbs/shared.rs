@@ -16,6 +16,7 @@ use super::parking::Parking;
 use super::queue_pair::{ConnectionConfig, QueueAddress, QueuePair};
 use super::registration::{ProtectionDomain, Registration};
 use crate::fabric::handshake::{ConnectError, random_words};
+use crate::fabric::turns::Turns;
 use crate::fabric::{Capability, Departed, Departure, ImportError};
 use crate::ids::{MachineId, WorkerId};
 use crate::mem::{Memory, WORD_BYTES};
@@ -92,6 +93,8 @@ pub(super) struct Shared {
     /// Number of changes among the peers, so that a poll detects a change with a single load.
     pub(super) changes: AtomicU32,
     pub(super) parking: Arc<Parking>,
+    /// Numbers of turns of the workers of this machine.
+    pub(super) turns: Arc<Turns>,
     /// Leases by time, if there are any.
     pub(super) leases: Option<Arc<Desk>>,
     /// Whether this machine has connected and admits further machines.

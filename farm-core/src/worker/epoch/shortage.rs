@@ -7,6 +7,8 @@ use crate::region::store::Store;
 /// The blocks of a worker's machine; records whether memory is short.
 pub(in crate::worker) struct Source<'a> {
     store: &'a Store,
+    /// Whether a request waits until the memory of a region is made.
+    waits: bool,
     /// Shortage that an acquisition has found, if any.
     pub(in crate::worker) shortage: Option<Shortage>,
 }
@@ -37,7 +39,16 @@ impl<'a> Source<'a> {
     pub(in crate::worker) fn of(store: &'a Store) -> Self {
         Self {
             store,
+            waits: true,
             shortage: None,
+        }
+    }
+
+    /// As [`Source::of`]. Requests do not wait until the memory of a region is made.
+    pub(in crate::worker) fn without_waits(store: &'a Store) -> Self {
+        Self {
+            waits: false,
+            ..Self::of(store)
         }
     }
 }
@@ -54,7 +65,10 @@ impl BlockSource for Source<'_> {
         place: Place,
     ) -> Result<Option<Block>, AllocError> {
         let mut store = self.store;
-        let acquired = store.acquire(class, owner, place);
+        let acquired = match self.waits {
+            true => store.acquire(class, owner, place),
+            false => store.acquire_soon(class, owner, place),
+        };
         // `Ok(None)` means that one region or ring is full, which does not imply that memory is
         // short.
         if !matches!(acquired, Ok(None)) {

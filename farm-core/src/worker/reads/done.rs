@@ -4,6 +4,7 @@ use rand::Rng;
 
 use super::{PREFETCH_AHEAD, Polled};
 use crate::fabric::{Completion, Slot, Status};
+use crate::limits::ReadTries;
 use crate::marks;
 use crate::mem::Memory;
 use crate::object::{Incarnation, Misread, all_consistent, misread};
@@ -232,11 +233,11 @@ impl Worker {
     #[cold]
     fn back_off(&mut self, slot: Slot) {
         self.reads.counters.restarts += 1;
-        let most = self.reads.most_tries;
+        let ReadTries { soon, later, wait } = self.reads.tries;
         let read = self.reads.of(&slot);
         read.tries += 1;
         let tries = read.tries;
-        if tries > most {
+        if tries > soon + later {
             marks::mark("read: given up");
             let address = read.request.address;
             return self.finish(slot, ReadError::StaysLocked(address));
@@ -248,7 +249,10 @@ impl Worker {
         marks::mark("read: backed off");
         let index = slot.index() as u64;
         self.reads.backing_off.push(slot);
-        let bound = (MIN_BACKOFF_NANOS << tries.min(16)).min(MAX_BACKOFF_NANOS);
+        let bound = match tries > soon {
+            true => (wait.as_nanos() as u64).max(MAX_BACKOFF_NANOS),
+            false => (MIN_BACKOFF_NANOS << tries.min(16)).min(MAX_BACKOFF_NANOS),
+        };
         let wait = self.rng.random_range(MIN_BACKOFF_NANOS..=bound);
         self.timers
             .set(self.now + wait, Cont::new(Self::backoff_expired, index));

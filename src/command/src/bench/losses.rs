@@ -1,7 +1,7 @@
 //! `farm bench losses`: how long a cluster gives no service when a machine is killed.
 
 use anyhow::Context;
-use farm_bench::losses::{LossOptions, LossReport, draw};
+use farm_bench::losses::{Killed, LossOptions, LossReport, draw, restart_all};
 use farm_core::config::{Config, Durability};
 
 use super::{progress, publish};
@@ -20,11 +20,20 @@ pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
     let name: String = config.cluster.name.chars().take(32).collect();
     config.cluster.name = format!("{name}-losses");
     config.validate()?;
+    if args.all {
+        return restart(args, &config);
+    }
     let has_copies = config.replicas() > 1 && config.machines.len() > 1;
     if !config.survives_losses() || !has_copies {
         return Err(Usage::error(
             "this configuration does not survive the loss of a machine, so there is nothing to measure; that needs cluster.fabric = \
              \"shm\", two or more machines, and durability.replicas of 2 or more",
+        ));
+    }
+    let has_programs = config.storing_machines().count() < config.machines.len();
+    if args.only == Some(Killed::Program) && !has_programs {
+        return Err(Usage::error(
+            "all machines of the configuration have memory, so that there is no program to kill (--only program)",
         ));
     }
     let svg = args.svg.as_deref();
@@ -44,14 +53,32 @@ pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
     })
 }
 
+/// Kills all processes, and measures how long the next ones take to go on.
+fn restart(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<()> {
+    if !config.keeps_memory() {
+        return Err(Usage::error(
+            "the memory of this configuration ends with its processes, so there is nothing to measure (--all); that needs \
+             cluster.fabric = \"shm\"",
+        ));
+    }
+    publish(&args.common, config, || {
+        let scratch = Scratch::new(&std::env::temp_dir())?;
+        restart_all(config, &options(args), scratch.path(), &mut progress)
+    })
+}
+
 fn measure(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<LossReport> {
     let scratch = Scratch::new(&std::env::temp_dir())?;
-    let options = LossOptions {
+    farm_bench::losses::run(config, &options(args), scratch.path(), &mut progress)
+}
+
+fn options(args: &BenchLossesArgs) -> LossOptions {
+    LossOptions {
         kills: args.kills.into(),
+        only: args.only,
         stops: args.stop,
         after: args.common.duration,
         in_flight: args.in_flight.into(),
         ballast: args.ballast,
-    };
-    farm_bench::losses::run(config, &options, scratch.path(), &mut progress)
+    }
 }

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Subcommand};
+use farm_bench::losses::Killed;
 use farm_core::config::parse_size;
 
 use super::{ConfigArgs, RepeatArgs, seconds};
@@ -51,14 +53,15 @@ pub(crate) enum Bench {
 #[command(after_help = "\
 Machines are processes that move money between accounts of all machines. For each kill a cluster is started, and one of
 its machines gets SIGKILL, or with --stop SIGSTOP. The machines take turns, those without memory, too; the first one is the manager.
---duration is the time that is observed after the signal. The time without service ends when the commits of the other
+--duration is the time that is observed after the signal, without --all. The time without service ends when the commits of the other
 machines in 10 ms reach 80 % of their rate in the second half of that time. Without an override, copies are kept in
 memory: durability.mode = \"memory\".
 
 Examples:
   farm bench losses
   farm bench losses --kills 100 --duration 10 --svg losses.svg --json losses.json
-  farm bench losses --stop
+  farm bench losses --stop --only manager
+  farm bench losses --all --ballast 1GiB
   farm bench losses --set durability.replicas=3")]
 pub(crate) struct BenchLossesArgs {
     /// Number of kills.
@@ -68,6 +71,14 @@ pub(crate) struct BenchLossesArgs {
     /// Stop machines (SIGSTOP) instead of killing them: the others go on after a lease (durability.lease_ms).
     #[arg(long)]
     pub(crate) stop: bool,
+
+    /// Kill all processes each time, and measure how long the next ones take to go on.
+    #[arg(long, conflicts_with_all = ["stop", "only", "svg"])]
+    pub(crate) all: bool,
+
+    /// Kill only these machines: with memory, but not the manager; the manager; or without memory. By default all take turns.
+    #[arg(long, value_name = "WHAT", value_parser = killed())]
+    pub(crate) only: Option<Killed>,
 
     /// Transactions in flight on each worker.
     #[arg(long, value_name = "N", default_value = "8", value_parser = clap::value_parser!(u16).range(1..=64))]
@@ -83,6 +94,14 @@ pub(crate) struct BenchLossesArgs {
 
     #[command(flatten)]
     pub(crate) common: BenchCommonArgs,
+}
+
+fn killed() -> impl TypedValueParser<Value = Killed> {
+    PossibleValuesParser::new(["machine", "manager", "program"]).map(|name| match name.as_str() {
+        "manager" => Killed::Manager,
+        "program" => Killed::Program,
+        _ => Killed::Machine,
+    })
 }
 
 /// Options of `farm bench commit`.

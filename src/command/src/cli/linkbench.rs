@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{BesideArgs, ClusterArgs, key_value, seconds, seconds_or_none};
+use super::{BesideArgs, ClusterArgs, LosingArgs, key_value, seconds, seconds_or_none};
 
 /// Options of `farm linkbench`.
 #[derive(Debug, Args)]
@@ -66,6 +66,9 @@ pub(crate) struct LinkbenchArgs {
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+
+    #[command(flatten)]
+    pub(crate) losing: LosingArgs,
 
     #[command(flatten)]
     pub(crate) beside: BesideArgs,

@@ -7,7 +7,7 @@ use clap::Args;
 use farm_core::config::{Config, ConfigError};
 use farm_txn::BackoffConfig;
 
-use super::{ClusterArgs, RepeatArgs, key_value, seconds, seconds_or_none};
+use super::{ClusterArgs, LosingArgs, RepeatArgs, key_value, seconds, seconds_or_none};
 
 /// Options of `farm tatp`.
 #[derive(Debug, Args)]
@@ -104,6 +104,9 @@ pub(crate) struct OltpArgs {
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+
+    #[command(flatten)]
+    pub(crate) losing: LosingArgs,
 
     /// Maximum number of transactions in flight on every worker; transactions.concurrency of the configuration by
     /// default. A worker with many conflicts runs fewer.

@@ -22,6 +22,10 @@ Examples:
   farm sim --seed 17 --scenario bank             run one seed, and print its events
   farm sim --seed 17 --scenario bank --trace run.txt
   farm sim --mutants                             check that the checkers find every deliberate bug
+  farm sim --pauses 100 --lease-ms 10            how long there is no service after a kill, with leases of 10 ms
+
+--pauses kills a machine of each of N clusters under load. Nothing proves its end, so that the others go on when its lease has ended. The
+times are those for which the protocol waits, in simulated time; processors take no time.
 
 --mutants needs a program that contains the deliberate bugs: cargo build --release --features mutants
 docs/TESTING.md describes how to read a run and how to add a scenario, a mark or a mutant."
@@ -35,7 +39,19 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "N", value_parser = super::count, conflicts_with_all = ["mutants", "mutant"])]
     pub(crate) seeds: Option<u64>,
 
-    /// The first seed of --seeds, --mutants and --mutant.
+    /// Kill a machine of each of N clusters, and another time the manager, and print how long there was no service.
+    #[arg(long, value_name = "N", value_parser = super::count, conflicts_with_all = ["seed", "seeds", "mutants", "mutant", "scenario", "trace", "reach_all"])]
+    pub(crate) pauses: Option<u64>,
+
+    /// The time of a lease, in milliseconds, in the clusters of --pauses.
+    #[arg(long, value_name = "MS", default_value = "10", requires = "pauses", conflicts_with_all = ["seed", "seeds", "mutants", "mutant"], value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    pub(crate) lease_ms: u16,
+
+    /// Number of machines in the clusters of --pauses.
+    #[arg(long, value_name = "N", default_value = "5", requires = "pauses", conflicts_with_all = ["seed", "seeds", "mutants", "mutant"], value_parser = clap::value_parser!(u8).range(3..=9))]
+    pub(crate) machines: u8,
+
+    /// The first seed of --seeds, --pauses, --mutants and --mutant.
     #[arg(long, value_name = "N", default_value = "0")]
     pub(crate) first: u64,
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{BesideArgs, ClusterArgs, seconds, seconds_or_none};
+use super::{BesideArgs, ClusterArgs, LosingArgs, seconds, seconds_or_none};
 
 /// Options of `farm taobench`.
 #[derive(Debug, Args)]
@@ -53,6 +53,9 @@ pub(crate) struct TaobenchArgs {
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+
+    #[command(flatten)]
+    pub(crate) losing: LosingArgs,
 
     #[command(flatten)]
     pub(crate) beside: BesideArgs,

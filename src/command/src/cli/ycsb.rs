@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use farm_bench::ycsb::spec::Distribution;
 use farm_core::config::{Config, ConfigError};
 
-use super::{ClusterArgs, RepeatArgs, count, key_value, seconds, seconds_or_none};
+use super::{ClusterArgs, LosingArgs, RepeatArgs, count, key_value, seconds, seconds_or_none};
 
 /// Options of `farm ycsb`.
 #[derive(Debug, Args)]
@@ -45,6 +45,9 @@ pub(crate) struct YcsbArgs {
 
     #[command(flatten)]
     pub(crate) cluster: ClusterArgs,
+
+    #[command(flatten)]
+    pub(crate) losing: LosingArgs,
 
     /// Number of pairs to load.
     #[arg(long, value_name = "N", value_parser = count)]

@@ -5,10 +5,12 @@
 //! the end of its input, so no node keeps running if the launcher is killed. The nodes share the launcher's
 //! standard error.
 
+mod lose;
 pub(crate) mod node;
 mod one;
 pub(crate) mod protocol;
 
+use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::{Path, PathBuf};
@@ -85,6 +87,8 @@ type Outputs = Receiver<(usize, Output)>;
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
     outputs: Outputs,
+    /// What was received from other machines while news of one were awaited.
+    early: VecDeque<(usize, News)>,
     /// Where further processes send their outputs.
     sender: Sender<(usize, Output)>,
     interrupted: Arc<AtomicBool>,
@@ -177,6 +181,7 @@ impl Cluster {
         let mut cluster = Self {
             nodes: launch.all(&sender)?,
             outputs,
+            early: VecDeque::new(),
             sender,
             interrupted,
             launch,
@@ -205,6 +210,7 @@ impl Cluster {
     pub(crate) fn launch_again(&mut self) -> anyhow::Result<()> {
         // What the earlier processes have said is not awaited any more.
         (self.sender, self.outputs) = channel();
+        self.early.clear();
         self.nodes = self.launch.all(&self.sender)?;
         Ok(())
     }
@@ -246,6 +252,13 @@ impl Cluster {
     /// Receives the next news, with the index of its machine. Returns `None` if none arrives for 50 ms.
     pub(crate) fn receive(&mut self) -> anyhow::Result<Option<(usize, News)>> {
         self.check_interrupted()?;
+        match self.early.pop_front() {
+            Some(early) => Ok(Some(early)),
+            None => self.receive_new(),
+        }
+    }
+
+    fn receive_new(&mut self) -> anyhow::Result<Option<(usize, News)>> {
         match self.outputs.recv_timeout(Duration::from_millis(50)) {
             Ok((index, Output::News(News::Failed { why }))) => self.failed(index, why),
             Ok((index, Output::News(news))) => Ok(Some((index, news))),

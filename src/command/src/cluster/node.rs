@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use farm::status::StatusServer;
-use farm_bench::closed_loop::Ran;
+use farm_bench::closed_loop::{Bounds, Extent, Ran};
 use farm_bench::load::{self, Name, Pairs};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_check::workload;
@@ -322,6 +322,8 @@ struct Driven<'a> {
     machine: &'a Machine,
     /// Whether the handlers of judged workloads are attached.
     judged: bool,
+    /// Whether the machine takes part in runs.
+    gives_load: bool,
     span: WorkerSpan,
     table: Option<(TableId, TableSpec)>,
     oltp: Option<oltp::Oltp>,
@@ -360,6 +362,7 @@ impl<'a> Driven<'a> {
             id,
             machine,
             judged,
+            gives_load: true,
             span,
             table: None,
             oltp: None,
@@ -392,6 +395,8 @@ impl<'a> Driven<'a> {
                 Order::Open(table) => self.open(table)?,
                 Order::Load(workload) => self.load(&workload)?,
                 order @ Order::Run { .. } => self.run(order)?,
+                Order::CheckRecords(workload) => self.check_records(&workload)?,
+                Order::GiveNoLoad => self.gives_load = false,
                 Order::LockExclusively => self.lock_exclusively()?,
                 Order::Oltp(order) => self.execute_oltp(order)?,
                 Order::Link(order) => self.execute_link(order)?,
@@ -507,6 +512,18 @@ impl<'a> Driven<'a> {
         let seconds = loads.iter().map(|ran| ran.duration_s).fold(0.0, f64::max);
         send_news(&News::Loaded { records, seconds });
         Ok((records, seconds))
+    }
+
+    /// Returns the part of a worker of this machine in a run.
+    fn extent(&self, bounds: &Bounds, worker: usize) -> Extent {
+        match self.gives_load {
+            true => bounds.share(
+                self.span.first + worker as u64,
+                self.span.total,
+                self.in_flight(),
+            ),
+            false => Extent::default(),
+        }
     }
 
     /// Returns the number of operations that each worker keeps in flight, unless the order of a run sets another.

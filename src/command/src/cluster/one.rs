@@ -46,8 +46,11 @@ impl Cluster {
             self.check_interrupted()?;
             match self.outputs.recv_timeout(LOOK) {
                 Ok((index, Output::End)) if index == machine => break,
+                Ok((index, Output::News(News::Failed { why }))) if index != machine => {
+                    return self.failed(index, why);
+                }
                 Ok((index, _)) if index == machine => {}
-                Ok((index, Output::News(News::Failed { why }))) => return self.failed(index, why),
+                Ok((index, Output::News(news))) => self.early.push_back((index, news)),
                 Ok((index, Output::End)) => {
                     let why = self.how_it_ended(index);
                     return self.failed(index, why);
@@ -82,17 +85,19 @@ impl Cluster {
     ) -> anyhow::Result<T> {
         let began = Instant::now();
         loop {
-            match self.receive()? {
+            self.check_interrupted()?;
+            match self.receive_new()? {
                 Some((index, news)) if index == machine => {
                     if let Some(picked) = pick(news) {
                         return Ok(picked);
                     }
                 }
-                _ if began.elapsed() > most => {
+                Some(of_other) => self.early.push_back(of_other),
+                None if began.elapsed() > most => {
                     let (id, seconds) = (self.nodes[machine].id, most.as_secs());
                     bail!("{what} of machine {id} did not follow within {seconds} s")
                 }
-                _ => {}
+                None => {}
             }
         }
     }

@@ -42,6 +42,11 @@ pub(crate) enum Order {
         /// The latency of one in this many operations is measured.
         sampled_1_in: u32,
     },
+    /// Check that this machine's part of the records is there ([`News::RecordAudit`]). The launcher sends this order after the workload has
+    /// ended on all machines.
+    CheckRecords(WorkloadOrder),
+    /// Take no part in runs from now on.
+    GiveNoLoad,
     /// From now on, lock exclusively from the start in commits of one machine, on all workers.
     LockExclusively,
     /// A step of a benchmark of transactions.
@@ -138,6 +143,9 @@ pub(crate) enum LinkOrder {
     },
     /// Run requests, and send a report ([`News::RanLink`]).
     Run(LinkRun),
+    /// Check this machine's part of the lists ([`News::LinkAudit`]). The launcher sends this order after the requests have ended on all
+    /// machines.
+    Audit,
 }
 
 /// A step of TAOBench.
@@ -392,6 +400,10 @@ pub(crate) enum News {
     },
     /// The report of [`EdgesOrder::TwoHop`].
     RanTwoHop(Box<edges::report::MachineReport>),
+    /// The result of [`Order::CheckRecords`].
+    RecordAudit(ycsb::audit::AuditResult),
+    /// The result of [`LinkOrder::Audit`].
+    LinkAudit(linkbench::audit::AuditResult),
     /// The result of [`TaoOrder::Audit`].
     TaoAudit(taobench::audit::AuditResult),
     /// The result of [`OltpOrder::Audit`].

@@ -131,15 +131,10 @@ fn query(cluster: &mut Cluster, args: &EdgesArgs) -> anyhow::Result<TwoHopResult
         duration: Some(args.duration),
         operations: None,
     };
-    let reports = measure::run(
-        cluster,
-        "two-hop queries",
-        length,
-        &order,
-        |news| match news {
-            News::RanTwoHop(report) => Some(*report),
-            _ => None,
-        },
-    )?;
+    let name = "two-hop queries";
+    let reports = measure::run(cluster, name, length, &order, |news| match news {
+        News::RanTwoHop(report) => Some(*report),
+        _ => None,
+    })?;
     Ok(TwoHopResult::new(&reports)?)
 }

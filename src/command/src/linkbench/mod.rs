@@ -9,6 +9,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use farm_bench::engines::Extent;
 use farm_bench::engines::link::{self, Job};
+use farm_bench::linkbench::audit::AuditResult;
 use farm_bench::linkbench::loaded::{Loaded, now_ms};
 use farm_bench::linkbench::report::{LoadResult, RunResult, Setup};
 use farm_bench::report::{Compared, Started};
@@ -20,6 +21,7 @@ use crate::beside;
 use crate::cli::{LinkMix, LinkbenchArgs};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{LinkOrder, LinkRun, LinkWorkload, News, Order};
+use crate::losing::{self, Losing};
 use crate::measure::{self, Length, bar, on_cluster, report, try_writing};
 use plan::Plan;
 
@@ -115,8 +117,41 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
         return Ok(RunResult::of_load(&setup, load));
     }
     let all = !plan.by_id;
-    measure::execute(cluster, &Order::Link(LinkOrder::FindNames { all }))?;
-    run_requests(cluster, plan, &setup, load)
+    let find_names = Order::Link(LinkOrder::FindNames { all });
+    measure::execute(cluster, &find_names)?;
+    if !plan.loses {
+        return run_requests(cluster, plan, &setup, load, None);
+    }
+    // Checks look up the names of nodes themselves.
+    let mut losing = Losing::begin(cluster, plan.seed, vec![open])?;
+    let mut run = run_requests(cluster, plan, &setup, load, Some(&mut losing))?;
+    run.failures.extend(audit(cluster)?);
+    Ok(run)
+}
+
+/// Checks the graph. Returns what is wrong.
+fn audit(cluster: &mut Cluster) -> anyhow::Result<Option<String>> {
+    crate::write_stderr(format_args!("checking the lists of all nodes"));
+    cluster.order(&Order::Link(LinkOrder::Audit))?;
+    let results = cluster.gather(|_, news| match news {
+        News::LinkAudit(result) => Some(result),
+        _ => None,
+    })?;
+    let mut all = AuditResult::default();
+    for result in results {
+        all += result;
+    }
+    let AuditResult {
+        nodes,
+        lists,
+        links,
+        long,
+        wrong,
+    } = all;
+    crate::write_stderr(format_args!(
+        "checked {lists} lists of {nodes} nodes with {links} links; {long} longer lists were not read"
+    ));
+    Ok(wrong)
 }
 
 /// Loads the nodes, then the links.
@@ -175,6 +210,7 @@ fn run_requests(
     plan: &Plan,
     setup: &Setup,
     load: LoadResult,
+    losing: Option<&mut Losing>,
 ) -> anyhow::Result<RunResult> {
     let order = Order::Link(LinkOrder::Run(LinkRun {
         tao: plan.mix == LinkMix::Tao,
@@ -193,9 +229,15 @@ fn run_requests(
         operations: plan.operations,
     };
     let name = format!("mix {}", plan.mix.name());
-    let reports = measure::run(cluster, &name, length, &order, |news| match news {
-        News::RanLink(report) => Some(*report),
-        _ => None,
-    })?;
+    let reports = losing::run(
+        cluster,
+        (&name, length),
+        &order,
+        losing,
+        |news| match news {
+            News::RanLink(report) => Some(*report),
+            _ => None,
+        },
+    )?;
     Ok(RunResult::new(setup, load, &reports)?)
 }

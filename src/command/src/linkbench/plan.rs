@@ -16,6 +16,7 @@ use farm_graph::config::GraphConfig;
 
 use crate::Usage;
 use crate::cli::{LinkMix, LinkbenchArgs};
+use crate::losing::{self, check_bounds, loading_workers};
 use crate::measure::make_room;
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
@@ -56,6 +57,8 @@ pub(super) struct Plan {
     pub(super) load_seed: u64,
     pub(super) seed: u64,
     pub(super) sampled_1_in: u32,
+    /// Whether machines are lost while the requests run.
+    pub(super) loses: bool,
 }
 
 impl Plan {
@@ -81,6 +84,15 @@ impl Plan {
             make_room(&mut config, args.cluster.machines, bytes)?;
         }
         args.cluster.configure(&mut config, &[])?;
+        losing::prepare(&mut config, &args.losing)?;
+        if args.losing.lose_machines {
+            check_bounds(&[
+                ("requesters", bounds.requesters.is_some()),
+                ("requests", bounds.requests.is_some()),
+                ("requestrate", bounds.request_rate.is_some()),
+                ("--load-only", args.load_only),
+            ])?;
+        }
         check_beside(args, &spec, &bounds)?;
         check_requesters(&config, &properties, bounds.requesters)?;
         let settings = GraphConfig::of(&config);
@@ -96,7 +108,10 @@ impl Plan {
             LinkMix::Linkbench => 10_000,
             LinkMix::Tao => 50,
         };
-        let requesters = bounds.requesters.unwrap_or_else(|| most_in_flight(&config));
+        let loses = args.losing.lose_machines;
+        let requesters = bounds
+            .requesters
+            .unwrap_or_else(|| most_in_flight(&config, loses));
         let (duration, operations) = run_bounds(args, &bounds, requesters);
         Ok(Self {
             graph,
@@ -120,6 +135,7 @@ impl Plan {
             load_seed: args.seed.or(bounds.load_seed).unwrap_or(1),
             seed: args.seed.or(bounds.request_seed).unwrap_or(1),
             sampled_1_in: SAMPLED_1_IN,
+            loses,
             config,
             spec: Arc::new(spec),
             properties,
@@ -145,12 +161,12 @@ impl Plan {
     /// Returns the number of requests in flight, of all workers together.
     pub(super) fn in_flight(&self) -> u64 {
         self.requesters
-            .unwrap_or_else(|| most_in_flight(&self.config))
+            .unwrap_or_else(|| most_in_flight(&self.config, self.loses))
     }
 }
 
-fn most_in_flight(config: &Config) -> u64 {
-    config.total_workers() as u64 * u64::from(config.worker.operations_in_flight)
+fn most_in_flight(config: &Config, loses: bool) -> u64 {
+    loading_workers(config, loses) * u64::from(config.worker.operations_in_flight)
 }
 
 /// Returns the properties: the built-in ones, those of the file and of the file that it names, and those of the command
@@ -250,7 +266,7 @@ fn check_requesters(
     properties: &Properties,
     requesters: Option<u64>,
 ) -> anyhow::Result<()> {
-    let most = most_in_flight(config);
+    let most = most_in_flight(config, false);
     match (requesters, properties.get("requesters")) {
         (Some(requesters), Some(setting)) if requesters > most => Err(Usage::error(format!(
             "requesters = {requesters} ({}) is more than {most}: {} worker(s) keep at most {} requests in flight each; \

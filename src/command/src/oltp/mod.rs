@@ -15,6 +15,7 @@ use farm_core::config::host::{check_memory, probe};
 use crate::cli::{SmallbankArgs, TatpArgs};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, OltpOrder, Order};
+use crate::losing::{self, Losing};
 use crate::measure::{self, Length, bar, on_cluster, repeat, report, write};
 use plan::Plan;
 pub(crate) use settings::SettingsError;
@@ -62,9 +63,13 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     });
     measure::execute(cluster, &open)?;
     load(cluster, plan)?;
-    let machines = run(cluster, plan, false)?;
+    let mut losing = match plan.loses {
+        true => Some(Losing::begin(cluster, plan.seed, vec![open])?),
+        false => None,
+    };
+    let machines = run(cluster, plan, losing.as_mut(), false)?;
     let by_tasks = match plan.tasks {
-        true => Some(run(cluster, plan, true)?),
+        true => Some(run(cluster, plan, losing.as_mut(), true)?),
         false => None,
     };
     crate::write_stderr(format_args!("checking the tables after the run"));
@@ -112,7 +117,12 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run(cluster: &mut Cluster, plan: &Plan, tasks: bool) -> anyhow::Result<Vec<MachineReport>> {
+fn run(
+    cluster: &mut Cluster,
+    plan: &Plan,
+    losing: Option<&mut Losing>,
+    tasks: bool,
+) -> anyhow::Result<Vec<MachineReport>> {
     let order = Order::Oltp(OltpOrder::Run {
         avoidance: plan.avoidance(),
         warmup_s: plan.warmup.as_secs_f64(),
@@ -125,14 +135,15 @@ fn run(cluster: &mut Cluster, plan: &Plan, tasks: bool) -> anyhow::Result<Vec<Ma
         duration: Some(plan.duration),
         operations: None,
     };
-    measure::run(
+    let name = match tasks {
+        true => format!("{} as tasks", plan.benchmark.name()),
+        false => plan.benchmark.name().to_owned(),
+    };
+    losing::run(
         cluster,
-        &match tasks {
-            true => format!("{} as tasks", plan.benchmark.name()),
-            false => plan.benchmark.name().to_owned(),
-        },
-        length,
+        (&name, length),
         &order,
+        losing,
         |news| match news {
             News::RanOltp(report) => Some(*report),
             _ => None,

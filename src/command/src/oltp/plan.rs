@@ -9,6 +9,7 @@ use farm_txn::BackoffConfig;
 
 use super::settings::{Settings, SettingsError};
 use crate::cli::{OltpArgs, SmallbankArgs, TatpArgs};
+use crate::losing;
 use crate::measure::table_spec;
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
@@ -34,6 +35,8 @@ pub(super) struct Plan {
     pub(super) sampled_1_in: u32,
     /// Number of runs, each on a new cluster.
     pub(super) repeat: u16,
+    /// Whether machines are lost meanwhile.
+    pub(super) loses: bool,
 }
 
 impl Plan {
@@ -65,7 +68,8 @@ impl Plan {
 
     fn of(benchmark: Benchmark, args: &OltpArgs) -> anyhow::Result<Self> {
         benchmark.stream()?;
-        let config = args.configure(MAX_ROW_BYTES)?;
+        let mut config = args.configure(MAX_ROW_BYTES)?;
+        losing::prepare(&mut config, &args.losing)?;
         let table = |table: &farm_bench::oltp::Table| {
             let rows = benchmark.expected_rows(table);
             table_spec(&config, u16::from(table.id), table.row_bytes, rows)
@@ -95,6 +99,7 @@ impl Plan {
             seed: args.seed.unwrap_or(1),
             sampled_1_in: SAMPLED_1_IN,
             repeat: args.repeat.repeat,
+            loses: args.losing.lose_machines,
             config,
         })
     }

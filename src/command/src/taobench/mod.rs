@@ -19,6 +19,7 @@ use crate::beside;
 use crate::cli::TaobenchArgs;
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order, TaoOrder, TaoRun, TaoWorkload};
+use crate::losing::{self, Losing};
 use crate::measure::{self, Length, bar, on_cluster, report};
 use crate::scratch::Scratch;
 use plan::Plan;
@@ -92,7 +93,13 @@ fn measure(cluster: &mut Cluster, plan: &Plan, args: &TaobenchArgs) -> anyhow::R
     });
     measure::execute(cluster, &open)?;
     let load = load(cluster, plan.workload.edges)?;
-    measure::execute(cluster, &Order::Tao(TaoOrder::FindNames))?;
+    let find_names = Order::Tao(TaoOrder::FindNames);
+    measure::execute(cluster, &find_names)?;
+    let set_up = vec![open, find_names];
+    let mut losing = match plan.loses {
+        true => Some(Losing::begin(cluster, plan.workload.seed, set_up)?),
+        false => None,
+    };
     let order = Order::Tao(TaoOrder::Run(TaoRun {
         warmup_s: args.warmup.as_secs_f64(),
         duration_s: args.duration.as_secs_f64(),
@@ -104,10 +111,16 @@ fn measure(cluster: &mut Cluster, plan: &Plan, args: &TaobenchArgs) -> anyhow::R
         operations: None,
     };
     let name = format!("mix {}", plan.mix);
-    let reports = measure::run(cluster, &name, length, &order, |news| match news {
-        News::RanTao(report) => Some(*report),
-        _ => None,
-    })?;
+    let reports = losing::run(
+        cluster,
+        (&name, length),
+        &order,
+        losing.as_mut(),
+        |news| match news {
+            News::RanTao(report) => Some(*report),
+            _ => None,
+        },
+    )?;
     let setup = Setup {
         mix: plan.mix.clone(),
         compat: plan.workload.compat,

@@ -10,6 +10,7 @@ use farm_graph::config::GraphConfig;
 use crate::Usage;
 use crate::cli::{TaoMix, TaobenchArgs};
 use crate::cluster::protocol::TaoWorkload;
+use crate::losing::{self, loading_workers};
 use crate::measure::{make_room, table_spec};
 
 /// Id of the table of ids.
@@ -31,6 +32,8 @@ pub(super) struct Plan {
     pub(super) workload: TaoWorkload,
     /// The name of the mix in results.
     pub(super) mix: String,
+    /// Whether machines are lost while the requests run.
+    pub(super) loses: bool,
 }
 
 impl Plan {
@@ -57,6 +60,7 @@ impl Plan {
             config.set_by("the mix", key, CONCURRENCY)?;
         }
         args.cluster.configure(&mut config, &[])?;
+        losing::prepare(&mut config, &args.losing)?;
         if config.total_workers() > MAX_WORKERS {
             return Err(Usage::error(format!(
                 "TAOBench runs on at most {MAX_WORKERS} workers, and the configuration has {}",
@@ -83,12 +87,14 @@ impl Plan {
                 compat: args.compat,
             },
             mix,
+            loses: args.losing.lose_machines,
         })
     }
 
     /// Returns the number of requests in flight, of all workers together.
     pub(super) fn in_flight(&self) -> u64 {
-        self.config.total_workers() as u64 * u64::from(self.config.worker.operations_in_flight)
+        loading_workers(&self.config, self.loses)
+            * u64::from(self.config.worker.operations_in_flight)
     }
 }
 

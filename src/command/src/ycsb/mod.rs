@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use farm_bench::report::Started;
+use farm_bench::ycsb::audit::AuditResult;
 use farm_bench::ycsb::report::{RunResult, Setup};
 use farm_core::config::host::{check_memory, probe};
 use farm_kv::TableSpec;
@@ -14,6 +15,7 @@ use farm_kv::TableSpec;
 use crate::cli::{DemoArgs, YcsbArgs};
 use crate::cluster::Cluster;
 use crate::cluster::protocol::{News, Order, WorkloadOrder};
+use crate::losing::{self, Losing};
 use crate::measure::{self, Length, bar, on_cluster, repeat, report, write};
 use plan::{Plan, Planned};
 
@@ -65,10 +67,38 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
 fn measure(cluster: &mut Cluster, plan: &Plan, table: TableSpec) -> anyhow::Result<Vec<RunResult>> {
     measure::execute(cluster, &Order::Open(table))?;
     load(cluster, plan)?;
+    let mut losing = match plan.loses {
+        true => Some(Losing::begin(cluster, plan.seed, vec![Order::Open(table)])?),
+        false => None,
+    };
     let workloads = plan.workloads.iter();
-    workloads
-        .map(|planned| run_one(cluster, plan, planned))
-        .collect()
+    let runs: anyhow::Result<Vec<RunResult>> = workloads
+        .map(|planned| run_one(cluster, plan, planned, losing.as_mut()))
+        .collect();
+    let runs = runs?;
+    if let (Some(last), true) = (plan.workloads.last(), plan.loses) {
+        check_records(cluster, last)?;
+    }
+    Ok(runs)
+}
+
+/// Checks that all records are there, those that were inserted, too.
+fn check_records(cluster: &mut Cluster, last: &Planned) -> anyhow::Result<()> {
+    crate::write_stderr(format_args!("checking all records"));
+    cluster.order(&Order::CheckRecords(order_of(last)))?;
+    let results = cluster.gather(|_, news| match news {
+        News::RecordAudit(result) => Some(result),
+        _ => None,
+    })?;
+    let mut all = AuditResult::default();
+    for result in results {
+        all += result;
+    }
+    match all.wrong {
+        Some(why) => bail!("WRONG, {why}"),
+        None => crate::write_stderr(format_args!("checked {} records", all.records)),
+    }
+    Ok(())
 }
 
 fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
@@ -93,7 +123,12 @@ fn load(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run_one(cluster: &mut Cluster, plan: &Plan, planned: &Planned) -> anyhow::Result<RunResult> {
+fn run_one(
+    cluster: &mut Cluster,
+    plan: &Plan,
+    planned: &Planned,
+    losing: Option<&mut Losing>,
+) -> anyhow::Result<RunResult> {
     let spec = &planned.spec;
     let name = format!("workload {}, {}", spec.name, spec.distribution);
     let order = Order::Run {
@@ -112,10 +147,16 @@ fn run_one(cluster: &mut Cluster, plan: &Plan, planned: &Planned) -> anyhow::Res
         duration: planned.duration,
         operations: planned.operations,
     };
-    let reports = measure::run(cluster, &name, length, &order, |news| match news {
-        News::Ran(report) => Some(*report),
-        _ => None,
-    })?;
+    let reports = losing::run(
+        cluster,
+        (&name, length),
+        &order,
+        losing,
+        |news| match news {
+            News::Ran(report) => Some(*report),
+            _ => None,
+        },
+    )?;
     let setup = Setup {
         record_count: plan.records(),
         warmup_s: plan.warmup.as_secs_f64(),

@@ -11,6 +11,7 @@ use farm_kv::TableSpec;
 use farm_kv::config::TableConfig;
 
 use crate::cli::{DemoArgs, Workload, YcsbArgs};
+use crate::losing::{self, check_bounds, loading_workers};
 
 const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 const DEFAULT_WARMUP: Duration = Duration::from_secs(1);
@@ -40,6 +41,16 @@ impl Planned {
             .collect()
     }
 
+    /// Returns an error if the run is bounded otherwise than by time.
+    fn check_bounds(&self) -> anyhow::Result<()> {
+        let hints = &self.spec.hints;
+        check_bounds(&[
+            ("operationcount", self.operations.is_some()),
+            ("target", hints.target_ops_per_s.is_some()),
+            ("threadcount", hints.threads.is_some()),
+        ])
+    }
+
     /// Returns an error if `threadcount` exceeds the operations that all workers of `config` can keep in flight.
     fn check_threads(&self, config: &Config) -> Result<(), SpecError> {
         let workers = config.total_workers() as u64;
@@ -65,6 +76,8 @@ pub(super) struct Plan {
     pub(super) sampled_1_in: u32,
     /// Number of runs of all workloads, each on a new cluster.
     pub(super) repeat: u16,
+    /// Whether machines are lost while workloads run.
+    pub(super) loses: bool,
 }
 
 impl Plan {
@@ -98,6 +111,7 @@ impl Plan {
         let first = workloads[0].spec.value_bytes;
         config.set_by("the workload", "table.value_bytes", &first.to_string())?;
         args.configure(&mut config)?;
+        losing::prepare(&mut config, &args.losing)?;
         // All workloads run on one table. The command line may have set the length of its values.
         let bytes = TableConfig::of(&config).value_bytes;
         let usual = TableConfig::default().value_bytes;
@@ -118,6 +132,9 @@ impl Plan {
             }
             planned.spec.value_bytes = bytes as usize;
         }
+        if args.losing.lose_machines {
+            workloads.iter().try_for_each(Planned::check_bounds)?;
+        }
         workloads
             .iter()
             .try_for_each(|planned| planned.check_threads(&config))?;
@@ -130,6 +147,7 @@ impl Plan {
             exclusive_locks: args.exclusive_locks,
             sampled_1_in: SAMPLED_1_IN,
             repeat: args.repeat.repeat,
+            loses: args.losing.lose_machines,
         })
     }
 
@@ -157,6 +175,7 @@ impl Plan {
             exclusive_locks: false,
             sampled_1_in: SAMPLED_1_IN,
             repeat: 1,
+            loses: false,
         })
     }
 
@@ -169,7 +188,8 @@ impl Plan {
 
     /// Returns the number of operations that all workers together keep in flight, unless a workload sets `threadcount`.
     pub(super) fn most_in_flight(&self) -> u64 {
-        self.config.total_workers() as u64 * u64::from(self.config.worker.operations_in_flight)
+        loading_workers(&self.config, self.loses)
+            * u64::from(self.config.worker.operations_in_flight)
     }
 
     /// Returns the specification of the table.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use farm_bench::closed_loop::{Bounds, Ran, part_of};
 use farm_bench::graph::names::Names;
+use farm_bench::linkbench::audit::{self, Audit, AuditResult};
 use farm_bench::linkbench::client::Client;
 use farm_bench::linkbench::degree::{Degrees, Links};
 use farm_bench::linkbench::driver::{self, LinkCosts, Run};
@@ -63,6 +64,7 @@ impl Driven<'_> {
             }
             LinkOrder::FindNames { all } => self.find_link_names(all),
             LinkOrder::Run(run) => self.run_link(&run),
+            LinkOrder::Audit => self.audit_links(),
         }
     }
 
@@ -204,6 +206,33 @@ impl Driven<'_> {
         })
     }
 
+    /// Checks the lists of this machine's part of the nodes.
+    fn audit_links(&self) -> anyhow::Result<()> {
+        let graph = self.graph()?;
+        let results: Vec<AuditResult> = self.on_all(
+            |worker, machine, answer: Sender<_>| {
+                let audit = Audit {
+                    ids: self.ids(
+                        &graph.spec,
+                        worker as u64,
+                        (self.span.first, self.span.total),
+                    ),
+                    link_types: graph.spec.link_types,
+                    in_flight: self.in_flight(),
+                };
+                let done = Box::new(move |result| drop(answer.send(result)));
+                machine.submit(worker, move |worker| audit::run(worker, audit, done))
+            },
+            || {},
+        )?;
+        let mut all = AuditResult::default();
+        for result in results {
+            all += result;
+        }
+        send_news(&News::LinkAudit(all));
+        Ok(())
+    }
+
     fn run_link(&self, order: &LinkRun) -> anyhow::Result<()> {
         let graph = self.graph()?;
         let bounds = Bounds {
@@ -233,7 +262,7 @@ impl Driven<'_> {
                     names: graph.names.clone(),
                     sequence: graph.sequence,
                     now_ms: now_ms(),
-                    extent: bounds.share(number, self.span.total, self.in_flight()),
+                    extent: self.extent(&bounds, worker),
                     sampled_1_in: order.sampled_1_in,
                 };
                 let done = Box::new(move |ran| drop(answer.send((worker, ran))));

@@ -51,6 +51,7 @@ impl Driven<'_> {
                 let extent = Extent {
                     warmup: Duration::from_secs_f64(warmup_s),
                     duration: Some(Duration::from_secs_f64(duration_s)),
+                    operations: (!self.gives_load).then_some(0),
                     ..Extent::default()
                 };
                 self.run_oltp(extent, avoidance, sampled_1_in, tasks)

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farm_bench::closed_loop::{Bounds, Ran, part_of};
-use farm_bench::taobench::audit::{self, Audit, AuditResult};
+use farm_bench::taobench::audit::{self, Audit, AuditResult, Written};
 use farm_bench::taobench::driver::{self, Performed, Run};
 use farm_bench::taobench::load::{self, Load};
 use farm_bench::taobench::loaded::Loaded;
@@ -135,7 +135,7 @@ impl Driven<'_> {
                     loaded: graph.book.edges().len(),
                     worker: number,
                     seed: graph.seed,
-                    extent: bounds.share(number, self.span.total, self.in_flight()),
+                    extent: self.extent(&bounds, worker),
                     sampled_1_in: order.sampled_1_in,
                 };
                 let done = Box::new(move |performed| drop(answer.send((worker, performed))));
@@ -160,9 +160,13 @@ impl Driven<'_> {
 
     /// Writes what the workers have written to files, for the check by the workers of all machines.
     fn save_written(&self, dir: &Path) -> anyhow::Result<()> {
-        for (worker, performed) in self.tao()?.performed.iter().enumerate() {
-            let number = self.span.first + worker as u64;
-            let saved = performed.written.save(dir, number);
+        let graph = self.tao()?;
+        // A machine that was started again gave no load.
+        let nothing = Written::new(graph.loaded.len() as usize);
+        for worker in 0..self.span.local {
+            let performed = graph.performed.get(worker as usize);
+            let written = performed.map_or(&nothing, |performed| &performed.written);
+            let saved = written.save(dir, self.span.first + worker);
             saved.with_context(|| {
                 format!(
                     "cannot write to {}, for the check of the graph",

@@ -5,8 +5,9 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use farm_bench::closed_loop::{Bounds, Ran};
+use farm_bench::closed_loop::{Bounds, Ran, part_of};
 use farm_bench::properties::Properties;
+use farm_bench::ycsb::audit::{self, Audit, AuditResult};
 use farm_bench::ycsb::driver::{self, Common, Run};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::report::{Counters, MachineReport, TableFacts};
@@ -40,8 +41,47 @@ impl Driven<'_> {
             let numbers = workload.load_range(first + worker as u64, total);
             driver::records(commons[worker].clone(), numbers)
         })?;
-        let tracker = InsertTracker::new(workload.record_count, self.span);
-        self.tracker = Some(Arc::new(tracker));
+        Ok(())
+    }
+
+    /// Returns the tracker of the inserts of this process. The records were loaded, by it or by an earlier process.
+    fn tracker(&mut self, workload: &WorkloadSpec) -> Arc<InsertTracker> {
+        let new = || Arc::new(InsertTracker::new(workload.record_count, self.span));
+        Arc::clone(self.tracker.get_or_insert_with(new))
+    }
+
+    /// Checks that this machine's part of the records is there, and those that its workers have inserted.
+    pub(super) fn check_records(&mut self, order: &WorkloadOrder) -> anyhow::Result<()> {
+        let workload = ycsb_workload(order)?;
+        let tracker = self.tracker(&workload);
+        let commons = self.commons()?;
+        let WorkerSpan {
+            first,
+            local,
+            total,
+        } = self.span;
+        // The loaded records are shared by all workers, and those of this process by its own.
+        let (base, end) = (workload.record_count, tracker.last() + 1);
+        let results: Vec<AuditResult> = self.on_all(
+            |worker, machine, answer: Sender<_>| {
+                let loaded = part_of(base, first + worker as u64, total);
+                let inserted = part_of(end - base, worker as u64, local);
+                let audit = Audit {
+                    common: commons[worker].clone(),
+                    tracker: Arc::clone(&tracker),
+                    places: vec![loaded, base + inserted.start..base + inserted.end],
+                    in_flight: self.in_flight(),
+                };
+                let done = Box::new(move |result| drop(answer.send(result)));
+                machine.submit(worker, move |worker| audit::run(worker, audit, done))
+            },
+            || {},
+        )?;
+        let mut all = AuditResult::default();
+        for result in results {
+            all += result;
+        }
+        send_news(&News::RecordAudit(all));
         Ok(())
     }
 
@@ -61,11 +101,7 @@ impl Driven<'_> {
             bail!("internal error: `Driven::run` was called with another order than `Order::Run`");
         };
         let spec = ycsb_workload(&order)?;
-        let tracker = self.tracker.clone();
-        let tracker = tracker.context(
-            "cannot run a workload: the launcher must first order this node to load the records",
-        )?;
-        let WorkerSpan { first, total, .. } = self.span;
+        let tracker = self.tracker(&spec);
         let bounds = Bounds {
             warmup: Duration::from_secs_f64(warmup_s),
             duration: duration_s.map(Duration::from_secs_f64),
@@ -81,7 +117,7 @@ impl Driven<'_> {
                     tracker: Arc::clone(&tracker),
                     local_worker: worker as u64,
                     seed,
-                    extent: bounds.share(first + worker as u64, total, self.in_flight()),
+                    extent: self.extent(&bounds, worker),
                     verify,
                     sampled_1_in,
                 };

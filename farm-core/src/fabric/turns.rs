@@ -3,8 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::park::Doorbells;
-use crate::ids::WorkerId;
+use crate::ids::{MachineId, WorkerId, WorkerRef};
 
 /// Number of leases in which a worker neither turns nor sleeps, after which it hangs. A continuation that computes for longer than a
 /// lease is a mistake, but no reason to go on without its machine.
@@ -44,6 +43,8 @@ pub(super) struct Watch {
     seen: Vec<(u64, u32)>,
     /// Number of such looks after which it hangs.
     most: u32,
+    /// The worker that hung at the last look.
+    hangs: Option<WorkerId>,
 }
 
 impl Watch {
@@ -52,17 +53,32 @@ impl Watch {
         Self {
             seen: Vec::new(),
             most: LEASES * looks,
+            hangs: None,
         }
     }
 
-    /// Looks at all workers. Returns the first one that hangs.
-    pub(super) fn look(&mut self, turns: &Turns, doorbells: &Doorbells) -> Option<WorkerId> {
+    /// Looks at all workers of this machine, of which `is_parked` says whether they sleep. Returns the first one that hangs, and logs when
+    /// that changes.
+    pub(super) fn look(
+        &mut self,
+        machine: MachineId,
+        turns: &Turns,
+        is_parked: impl Fn(WorkerId) -> bool,
+    ) -> Option<WorkerId> {
+        let hangs = self.find(turns, is_parked);
+        if hangs != std::mem::replace(&mut self.hangs, hangs) {
+            say_whether_it_hangs(machine, hangs);
+        }
+        hangs
+    }
+
+    fn find(&mut self, turns: &Turns, is_parked: impl Fn(WorkerId) -> bool) -> Option<WorkerId> {
         self.seen.resize(turns.0.len(), (0, 0));
         let mut hangs = None;
         for (index, (seen, line)) in self.seen.iter_mut().zip(&turns.0).enumerate() {
             let count = line.0.load(Ordering::Relaxed);
             let worker = WorkerId::new(index as u16)?;
-            let goes_on = count == 0 || count != seen.0 || doorbells.is_parked(worker);
+            let goes_on = count == 0 || count != seen.0 || is_parked(worker);
             *seen = (count, if goes_on { 0 } else { seen.1 + 1 });
             if seen.1 >= self.most {
                 hangs = hangs.or(Some(worker));
@@ -72,10 +88,22 @@ impl Watch {
     }
 }
 
+fn say_whether_it_hangs(machine: MachineId, hung: Option<WorkerId>) {
+    match hung.map(|worker| WorkerRef::new(machine, worker)) {
+        Some(worker) => tracing::error!(
+            %worker,
+            "a worker hangs: a continuation or a handler does not return. This machine gives no more signs of life, so that the other \
+             machines go on without it"
+        ),
+        None => tracing::warn!("all workers of this machine go on"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
-    use crate::mem::Memory;
 
     const LOOKS: u32 = 3;
 
@@ -85,10 +113,10 @@ mod tests {
 
     #[test]
     fn a_worker_hangs_that_neither_turns_nor_sleeps() {
-        let first = Memory::anonymous(Doorbells::bytes_of_first_file(2));
-        let (turns, bells) = (Turns::new(2), Doorbells::in_first_file(&first));
-        let mut watch = Watch::new(LOOKS);
-        let mut look = |times| (0..times).find_map(|_| watch.look(&turns, &bells));
+        let (turns, parked) = (Turns::new(2), Cell::new(None));
+        let is_parked = |worker| parked.get() == Some(worker);
+        let (mut watch, machine) = (Watch::new(LOOKS), MachineId::new(1).unwrap());
+        let mut look = |times| (0..times).find_map(|_| watch.look(machine, &turns, is_parked));
         // None has begun.
         assert_eq!(look(100), None);
         // The second one turns once, and not again. The first one has ended.
@@ -100,9 +128,9 @@ mod tests {
         // It goes on, and sleeps.
         turns.count(worker(1));
         assert_eq!(look(LEASES * LOOKS), None);
-        bells.arm(worker(1));
+        parked.set(Some(worker(1)));
         assert_eq!(look(100), None);
-        bells.disarm(worker(1));
+        parked.set(None);
         assert_eq!(look(LEASES * LOOKS - 1), None);
         assert_eq!(look(1), Some(worker(1)));
     }

@@ -1,0 +1,113 @@
+//! `--lose-machines`: machines are killed and stopped while benchmarks run, and the checks after the run are those of a run without losses.
+
+mod common;
+
+use std::fs;
+
+use common::{Place, number, only_run};
+use serde_json::Value;
+
+/// A run that is long enough for several losses, with leases that are short.
+const LOSING: [&str; 10] = [
+    "--lose-machines",
+    "--machines",
+    "4",
+    "--set",
+    "durability.lease_ms=100",
+    "--set",
+    "memory.per_machine_bytes=128MiB",
+    "--duration",
+    "4",
+    "--warmup=0",
+];
+
+/// Runs a benchmark, and returns its report.
+#[track_caller]
+fn lose(command: &str, args: &[&str]) -> (Value, String) {
+    let place = Place::new(&format!("losing-{command}"));
+    let json = place.path("results.json");
+    let path = json.to_str().unwrap();
+    let all = [&LOSING[..], args, &["--json", path]].concat();
+    let ended = place.small(command, &all).end().ok();
+    let said = ended
+        .stderr
+        .lines()
+        .rfind(|line| line.starts_with("machines were lost"));
+    let said = said.unwrap_or_else(|| panic!("no losses in {}", ended.stderr));
+    let times: u32 = said.split(' ').nth(3).unwrap().parse().unwrap();
+    assert!(
+        times > 0 && said.ends_with("all copies are equal"),
+        "{said}"
+    );
+    assert_eq!(place.memory(), Vec::<std::path::PathBuf>::new());
+    let results = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
+    (results, ended.stderr)
+}
+
+#[test]
+fn ycsb_loses_no_record() {
+    let sizes = ["--records", "20000", "--workload", "a,d", "--verify"];
+    let (results, stderr) = lose("ycsb", &sizes);
+    assert!(stderr.contains("checked "), "{stderr}");
+    for run in results["runs"].as_array().unwrap() {
+        assert!(number(run, "ops") > 0.0);
+        assert_eq!(number(run, "errors"), 0.0);
+        assert_eq!(number(run, "verify_failures"), 0.0);
+    }
+}
+
+#[test]
+fn tatp_is_right_after_losses() {
+    let (results, _) = lose("tatp", &["--subscribers", "2000"]);
+    assert!(number(only_run(&results), "committed") > 0.0);
+}
+
+#[test]
+fn smallbank_loses_no_money() {
+    let (results, _) = lose("smallbank", &["--accounts", "2000"]);
+    assert!(number(only_run(&results), "committed") > 0.0);
+}
+
+#[test]
+fn linkbench_counts_its_links_right_after_losses() {
+    let place = Place::new("losing-degrees");
+    let sections = [
+        "nlinks",
+        "link_nreads",
+        "link_nwrites",
+        "node_nreads",
+        "node_nwrites",
+    ];
+    let data = sections.map(|section| format!("{section}\n0 40.0\n2 90.0\n60 100.0\n"));
+    let path = place.path("own.dat");
+    fs::write(&path, data.concat()).unwrap();
+    let degrees = format!("data_file={}", path.display());
+    let (results, stderr) = lose("linkbench", &["-D", "maxid1=3001", "-D", &degrees]);
+    assert!(stderr.contains("lists of 3000 nodes"), "{stderr}");
+    assert_eq!(number(&results, "errors"), 0.0);
+}
+
+#[test]
+fn taobench_finds_what_was_written_after_losses() {
+    let (results, _) = lose("taobench", &["--edges", "2000"]);
+    assert_eq!(number(only_run(&results), "errors"), 0.0);
+}
+
+#[test]
+fn a_run_that_cannot_lose_machines_is_refused() {
+    let place = Place::new("losing-refused");
+    let refuse = |command: &str, args: &[&str], texts: &[&str]| {
+        let args = [&["--lose-machines"], args].concat();
+        place.small(command, &args).end().failed(2, texts);
+    };
+    refuse("tatp", &["--machines", "2"], &["three machines or more"]);
+    let one = ["--machines", "4", "--set", "durability.replicas=1"];
+    refuse("smallbank", &one, &["two copies"]);
+    refuse(
+        "ycsb",
+        &["-p", "operationcount=10"],
+        &["operationcount", "--duration"],
+    );
+    refuse("ycsb", &["-p", "threadcount=2"], &["threadcount"]);
+    refuse("linkbench", &["-D", "requesters=2"], &["requesters"]);
+}
