@@ -28,6 +28,8 @@ fn prepare(name: &str, replicas: usize) -> Machines {
     let path = machines.dir.path("farm.toml");
     let text = std::fs::read_to_string(&path).unwrap();
     let rdma = format!("[rdma]\nsecret_file = \"{}\"\n", secret.display());
+    // A worker that hangs holds up transactions for ten leases.
+    let rdma = rdma + &format!("[transactions]\nopen_ms = {}\n", 30 * LEASE_MS);
     let text = text.replace("[cluster]\n", "[cluster]\nfabric = \"verbs\"\n");
     std::fs::write(&path, rdma + &text).unwrap();
     machines
