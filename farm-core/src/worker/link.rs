@@ -14,7 +14,6 @@ use crate::ids::{MachineId, WorkerId};
 use crate::marks;
 use crate::membership::Stop;
 use crate::messaging::{CallError, LinkError, LinkPeer};
-use crate::mutants;
 
 /// Connects all workers of this machine to a machine that has connected to it. Each worker does so by a work item of its own, at a
 /// time of its own.
@@ -126,8 +125,7 @@ impl Worker {
                     tracing::info!(%machine, "a machine without memory has left; the cluster continues");
                 }
                 let boot = self.messaging.boot_of(machine);
-                let is_over = how == Departure::Left || self.endpoint.has_died(machine, boot);
-                match is_over || mutants::is_on("epoch ends without a machine that runs") {
+                match how == Departure::Left || self.endpoint.has_died(machine, boot) {
                     true => self.end_epochs_without(machine),
                     // It may run, and read what others have not closed to it: nothing is freed before the next configuration is in
                     // effect.

@@ -21,7 +21,6 @@ use crate::marks;
 use crate::membership::configuration::Configuration;
 use crate::membership::manager::{Changes, Duty, Manager, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
-use crate::mutants;
 use crate::region::backups::Prepared;
 use crate::region::map::{Replicas, Unrecorded};
 use crate::time::Nanos;
@@ -434,9 +433,7 @@ impl Worker {
             && self.may_be_running(machine)
         {
             marks::mark("region: a machine that may run was not told");
-            if !mutants::is_on("machine that was not told counts as told") {
-                self.recorder.missed.insert(machine);
-            }
+            self.recorder.missed.insert(machine);
         }
         if self.recorder.untold == 0 {
             self.manage();

@@ -126,8 +126,6 @@ pub const ALL: &[Mutant] = &[
     mutant("evicted machine not awaited", "append-parted"),
     mutant("lease counted from its grant", "append-parted"),
     mutant("end of the lease not looked at", "append-parted"),
-    mutant("machine that was not told counts as told", "churn-parted"),
-    mutant("epoch ends without a machine that runs", "churn-parted"),
     mutant("region served before its locks", "append-survived"),
     mutant("pull over newer", "append-survived"),
     mutant("taken slot handed out", "churn-survived"),
