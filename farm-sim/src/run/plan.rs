@@ -170,6 +170,10 @@ impl Plan {
                 // All buckets that a change moves pairs between, or all pages of a list, are in one record.
                 limits.log_bytes *= 4;
             }
+            if scenario.kind == Kind::Table && limits.machines > 4 {
+                // As for a graph.
+                spec.clients = 1;
+            }
             if scenario.kind == Kind::Graph {
                 // Operations whose outcome stays unknown are concurrent with all later ones, and a checker tries all orders.
                 spec.clients = 1;
