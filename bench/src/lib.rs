@@ -14,9 +14,11 @@
 //! * [`micro`]: micro-benchmarks of memory, rings and fabrics.
 //! * [`closed_loop`]: keeps the operations of clients in flight on a worker, and [`recorder`] counts and times them.
 //!   [`load`]: such a loop that inserts pairs.
+//!   [`audit`]: such a loop that checks items after a run.
 //! * [`report`]: results of a run, as a table and as JSON. [`slices`]: its throughput over time.
 
 pub mod alloc;
+pub mod audit;
 pub mod closed_loop;
 pub mod commits;
 pub mod counters;

@@ -4,15 +4,13 @@ use std::collections::BTreeSet;
 use std::ops::{AddAssign, Range as Ids};
 
 use farm_core::worker::Worker;
-use farm_graph::GraphError;
 use farm_graph::tasks::alone;
 use farm_graph::tx::Range;
 use farm_txn::{Handle, TxError};
 use serde::{Deserialize, Serialize};
 
 use super::loaded::link_type;
-use crate::closed_loop::{self, Clients, ClosedLoop, Ran};
-use crate::recorder::Outcome;
+use crate::audit::{self, Done, Found};
 
 /// Longer lists are not read.
 const LONGEST: u32 = 1_000;
@@ -42,6 +40,12 @@ pub struct AuditResult {
     pub wrong: Option<String>,
 }
 
+impl Found for AuditResult {
+    fn wrong(&mut self) -> &mut Option<String> {
+        &mut self.wrong
+    }
+}
+
 impl AddAssign for AuditResult {
     fn add_assign(&mut self, other: AuditResult) {
         self.nodes += other.nodes;
@@ -52,65 +56,26 @@ impl AddAssign for AuditResult {
     }
 }
 
-/// The function that receives the result, on the worker's thread.
-pub type Done = Box<dyn FnOnce(AuditResult) + Send>;
-
-struct Auditor {
-    audit: Audit,
-    result: AuditResult,
-    done: Done,
+/// A node whose lists are checked.
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    id: u64,
+    link_types: u64,
 }
-
-type Driver = ClosedLoop<Auditor>;
 
 /// Checks the share of a worker. No request may be in flight on any worker.
-pub fn run(worker: &mut Worker, audit: Audit, done: Done) {
-    let in_flight = audit.in_flight;
-    let auditor = Auditor {
-        audit,
-        result: AuditResult::default(),
-        done,
-    };
-    closed_loop::start_untimed(worker, auditor, in_flight, None);
-}
-
-impl Clients for Auditor {
-    type Operation = u64;
-    type Costs = ();
-
-    fn draw(&mut self, _: &mut Worker) -> Option<u64> {
-        self.audit.ids.next()
-    }
-
-    fn begin(own: &mut Driver, worker: &mut Worker, seat: usize) {
-        let (id, types) = (*own.operation(seat), own.clients.audit.link_types);
-        let task = async move |farm: Handle| check(&farm, id, types).await;
-        closed_loop::spawn(
-            worker,
-            task,
-            move |own: &mut Driver, worker, checked| match checked {
-                Ok(result) => {
-                    own.clients.result += result;
-                    own.finish(worker, seat, 0, Outcome::Committed);
-                }
-                Err(error) => {
-                    let error = GraphError::from(error);
-                    own.stop(seat, format!("cannot check node {id}: {error}"));
-                }
-            },
-        );
-    }
-
-    fn end(mut self, _: &mut Worker, ran: Ran) {
-        if let Some(why) = ran.failure {
-            self.result.wrong.get_or_insert(why);
-        }
-        (self.done)(self.result);
-    }
+pub fn run(worker: &mut Worker, audit: Audit, done: Done<AuditResult>) {
+    let Audit {
+        ids,
+        link_types,
+        in_flight,
+    } = audit;
+    let nodes = ids.map(move |id| Node { id, link_types });
+    audit::run(worker, nodes, in_flight, check, done);
 }
 
 /// Checks the lists of a node.
-async fn check(farm: &Handle, id: u64, link_types: u64) -> Result<AuditResult, TxError> {
+async fn check(farm: &Handle, Node { id, link_types }: Node) -> Result<AuditResult, TxError> {
     let mut result = AuditResult::default();
     let Some(node) = alone::obj_find(farm, id).await? else {
         return Ok(result);

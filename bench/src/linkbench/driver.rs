@@ -251,7 +251,7 @@ impl Driver {
         match result {
             Ok(result) => self.done(worker, seat, has_effect(result)),
             Err(error) => match error.borrow() {
-                // Another node is added by it if the first one was; all other requests may take effect twice.
+                // To make a request twice does no harm: at most one node more is added.
                 GraphError::Tx(TxError::InDoubt(_)) | GraphError::Table(KvError::InDoubt(_)) => {
                     self.recorder.counters.repeated += 1;
                     self.repeat(worker, seat);

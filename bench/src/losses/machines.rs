@@ -16,7 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::LossOptions;
 use super::curve::{Curve, Latency, now_ns};
-use super::program::{Account, CHILD_VARIABLE, EACH, News, Order, Task};
+use super::program::{Account, CHILD_VARIABLE, EACH, News, Order, Part, Task};
 use crate::recorder::histogram;
 
 /// Longest time that a machine may take to answer.
@@ -96,18 +96,14 @@ impl Machines {
             accounts: Vec::new(),
         };
         for machine in machines.config.machines.clone() {
-            let task = Task {
-                config: machines.file.clone(),
-                machine: machine.id.get(),
+            let part = Part::Load {
                 in_flight: options.in_flight,
                 ballast: match machines.config.memory_of(machine.id) {
                     0 => 0,
                     _ => options.ballast,
                 },
-                returns: false,
-                uses: None,
             };
-            let started = Machine::start(machine.id, &task)?;
+            let started = Machine::start(machine.id, &machines.file, part)?;
             machines.all.push(Some(started));
         }
         for machine in machines.all.iter().flatten() {
@@ -146,15 +142,7 @@ impl Machines {
     /// they were full, since the load began.
     pub(super) fn bring_back(&mut self, index: usize, begun: &Begun) -> Result<[Duration; 2]> {
         let id = self.config.machines[index].id;
-        let task = Task {
-            config: self.file.clone(),
-            machine: id.get(),
-            in_flight: 0,
-            ballast: 0,
-            returns: true,
-            uses: None,
-        };
-        let machine = Machine::start(id, &task)?;
+        let machine = Machine::start(id, &self.file, Part::Return)?;
         let News::Joined = machine.hear()? else {
             bail!("machine {id} did not join");
         };
@@ -179,18 +167,11 @@ impl Machines {
     /// Starts all machines again, which were killed. Returns the times from then until the last one has read an account, and until the last
     /// one has committed a transaction.
     pub(super) fn resume(&mut self) -> Result<[Duration; 2]> {
-        let account = self.accounts.first().copied();
+        let account = *self.accounts.first().context("there are no accounts")?;
         let started = now_ns();
         for (place, machine) in self.config.machines.iter().enumerate() {
-            let task = Task {
-                config: self.file.clone(),
-                machine: machine.id.get(),
-                in_flight: 0,
-                ballast: 0,
-                returns: true,
-                uses: account,
-            };
-            self.all[place] = Some(Machine::start(machine.id, &task)?);
+            let machine = Machine::start(machine.id, &self.file, Part::Resume(account))?;
+            self.all[place] = Some(machine);
         }
         let mut last = [0, 0];
         for machine in self.left() {
@@ -296,10 +277,16 @@ impl Machine {
         Ok(())
     }
 
-    fn start(id: MachineId, task: &Task) -> Result<Self> {
+    /// Starts the process of a machine of the configuration in a file.
+    fn start(id: MachineId, config: &Path, part: Part) -> Result<Self> {
+        let task = Task {
+            config: config.to_owned(),
+            machine: id.get(),
+            part,
+        };
         let program = std::env::current_exe().context("cannot determine this program's path")?;
         let mut child = Command::new(program)
-            .env(CHILD_VARIABLE, serde_json::to_string(task)?)
+            .env(CHILD_VARIABLE, serde_json::to_string(&task)?)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

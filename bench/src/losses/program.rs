@@ -33,14 +33,23 @@ pub(super) struct Task {
     /// The file of the configuration.
     pub(super) config: PathBuf,
     pub(super) machine: u16,
-    /// Number of transactions in flight on each worker.
-    pub(super) in_flight: usize,
-    /// Bytes of further objects that it creates.
-    pub(super) ballast: u64,
-    /// Whether the machine was killed before, and only takes part again.
-    pub(super) returns: bool,
-    /// If all machines were killed: the account that the machine uses as soon as it can.
-    pub(super) uses: Option<Account>,
+    pub(super) part: Part,
+}
+
+/// What a machine does.
+#[derive(Serialize, Deserialize)]
+pub(super) enum Part {
+    /// It creates accounts, and moves money when it is told to.
+    Load {
+        /// Number of transactions in flight on each worker.
+        in_flight: usize,
+        /// Bytes of further objects that it creates.
+        ballast: u64,
+    },
+    /// It was killed before, and takes part again without load.
+    Return,
+    /// All machines were killed: it uses an account as soon as it can.
+    Resume(Account),
 }
 
 /// An order to a machine: a line of JSON on its standard input.
@@ -121,20 +130,18 @@ fn run() -> Result<()> {
     let task: Task = serde_json::from_str(&task).context(CHILD_VARIABLE)?;
     let machine = MachineId::new(task.machine).context("the task has no machine")?;
     let cluster = Cluster::join(&task.config, machine).start()?;
-    if task.returns {
-        match task.uses {
-            None => tell(&News::Joined)?,
-            Some(account) => tell(&cluster.block_on(|farm| use_once(farm, account))?)?,
+    let (in_flight, ballast) = match task.part {
+        Part::Load { in_flight, ballast } => (in_flight, ballast),
+        Part::Return => {
+            tell(&News::Joined)?;
+            return answer(&cluster, &[]);
         }
-        // Its input ends when everything ends.
-        while let Some(Order::Sum { accounts }) = hear()? {
-            let sum = cluster.block_on(|farm| sum(farm, accounts))?;
-            tell(&News::Sum { sum })?;
+        Part::Resume(account) => {
+            tell(&cluster.block_on(|farm| use_once(farm, account))?)?;
+            return answer(&cluster, &[]);
         }
-        return Ok(());
-    }
+    };
     let accounts = cluster.block_on(create)?;
-    let ballast = task.ballast;
     cluster.block_on(async |farm| add_ballast(farm, ballast).await)?;
     tell(&News::Created { accounts })?;
     let Some(Order::Begin {
@@ -153,14 +160,19 @@ fn run() -> Result<()> {
             .collect(),
         ends: AtomicBool::new(false),
     });
-    let samples = load.run(&cluster.farm(), task.in_flight)?;
+    let samples = load.run(&cluster.farm(), in_flight)?;
     let bins = load.bins.iter();
     let bins = bins.map(|bin| bin.load(Ordering::Relaxed)).collect();
     tell(&News::Committed { bins })?;
+    answer(&cluster, &samples)
+}
+
+/// Answers questions until the input ends, when everything ends. `samples` are the transactions that this machine has made.
+fn answer(cluster: &Cluster, samples: &[Sample]) -> Result<()> {
     while let Some(order) = hear()? {
         match order {
             Order::Latency { from, to } => tell(&News::Latency {
-                taken: latencies(&samples, from, to),
+                taken: latencies(samples, from, to),
             })?,
             Order::Sum { accounts } => {
                 let sum = cluster.block_on(|farm| sum(farm, accounts))?;

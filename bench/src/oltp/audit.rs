@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 use super::attempt::table_of;
 use super::benchmark::ItemNames;
 use super::{Benchmark, RowBytes};
+use crate::audit::Done;
 use crate::closed_loop::{self, Clients, ClosedLoop, Ran, again};
 use crate::recorder::Outcome;
 use crate::smallbank::ledger::as_text;
@@ -67,9 +68,6 @@ pub fn walk(worker: &mut Worker, tables: &[TableId]) -> Result<u64, String> {
     pairs.sum()
 }
 
-/// The function that receives the result.
-pub type Done = Box<dyn FnOnce(AuditResult) + Send>;
-
 /// An item that is being checked, one row after the other.
 struct Item {
     item: u64,
@@ -80,12 +78,12 @@ struct Item {
 struct Auditor {
     audit: Audit,
     found: AuditResult,
-    done: Done,
+    done: Done<AuditResult>,
 }
 
 /// Checks rows. Calls `done` on the worker's thread when all are checked. [`super::attempt::attach`] must have been
 /// called on the worker before.
-pub fn audit(worker: &mut Worker, audit: Audit, done: Done) {
+pub fn audit(worker: &mut Worker, audit: Audit, done: Done<AuditResult>) {
     let in_flight = audit.in_flight.max(1);
     let found = AuditResult::default();
     let auditor = Auditor { audit, found, done };

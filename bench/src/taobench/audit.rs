@@ -13,8 +13,8 @@ use std::sync::Arc;
 
 use farm_core::object::FatPointer;
 use farm_core::worker::Worker;
+use farm_graph::TimeBounds;
 use farm_graph::tasks::alone;
-use farm_graph::{GraphError, TimeBounds};
 use farm_txn::{Handle, TxError};
 use serde::{Deserialize, Serialize};
 
@@ -23,8 +23,7 @@ use super::loaded::Loaded;
 use super::store::Effect;
 use super::stream::{Book, Known, Pick, Write};
 use super::workload::Kind;
-use crate::closed_loop::{self, Clients, ClosedLoop, Ran};
-use crate::recorder::Outcome;
+use crate::audit::{self, Done, Found};
 
 /// The time of what was deleted: later than all others.
 const DELETED: u64 = u64::MAX;
@@ -193,6 +192,12 @@ pub struct AuditResult {
     pub wrong: Option<String>,
 }
 
+impl Found for AuditResult {
+    fn wrong(&mut self) -> &mut Option<String> {
+        &mut self.wrong
+    }
+}
+
 impl AddAssign for AuditResult {
     fn add_assign(&mut self, other: AuditResult) {
         self.objects += other.objects;
@@ -203,9 +208,6 @@ impl AddAssign for AuditResult {
     }
 }
 
-/// The function that receives the result, on the worker's thread.
-pub type Done = Box<dyn FnOnce(AuditResult) + Send>;
-
 /// What is checked at a time.
 #[derive(Clone, Copy, Debug)]
 enum Item {
@@ -215,16 +217,8 @@ enum Item {
     Object(u64, u64),
 }
 
-struct Auditor {
-    items: Box<dyn Iterator<Item = Item> + Send>,
-    result: AuditResult,
-    done: Done,
-}
-
-type Driver = ClosedLoop<Auditor>;
-
 /// Checks the share of a worker. No request may be in flight on any worker.
-pub fn run(worker: &mut Worker, audit: Audit, done: Done) {
+pub fn run(worker: &mut Worker, audit: Audit, done: Done<AuditResult>) {
     let Audit {
         loaded,
         book,
@@ -255,52 +249,8 @@ pub fn run(worker: &mut Worker, audit: Audit, done: Done) {
     let of_own = of_own.map(|(known, time)| Item::Edge(known, time, None));
     let added = written.added.into_iter();
     let added = added.map(|(key, time)| Item::Object(key, time));
-    let auditor = Auditor {
-        items: Box::new(of_loaded.chain(of_own).chain(added)),
-        result: AuditResult::default(),
-        done,
-    };
-    closed_loop::start_untimed(worker, auditor, audit.in_flight, None);
-}
-
-impl Clients for Auditor {
-    type Operation = Item;
-    type Costs = ();
-
-    fn draw(&mut self, _: &mut Worker) -> Option<Item> {
-        self.items.next()
-    }
-
-    fn begin(own: &mut Driver, worker: &mut Worker, seat: usize) {
-        let item = *own.operation(seat);
-        let task = async move |farm: Handle| check(&farm, item).await;
-        closed_loop::spawn(worker, task, move |own: &mut Driver, worker, checked| {
-            own.checked(worker, seat, checked);
-        });
-    }
-
-    fn end(mut self, _: &mut Worker, ran: Ran) {
-        if let Some(why) = ran.failure {
-            self.result.wrong.get_or_insert(why);
-        }
-        (self.done)(self.result);
-    }
-}
-
-impl Driver {
-    fn checked(&mut self, worker: &mut Worker, seat: usize, checked: Result<AuditResult, TxError>) {
-        match checked {
-            Ok(result) => {
-                self.clients.result += result;
-                self.finish(worker, seat, 0, Outcome::Committed);
-            }
-            Err(error) => {
-                let item = *self.operation(seat);
-                let error = GraphError::from(error);
-                self.stop(seat, format!("cannot check {item:?}: {error}"));
-            }
-        }
-    }
+    let items = of_loaded.chain(of_own).chain(added);
+    audit::run(worker, items, audit.in_flight, check, done);
 }
 
 async fn check(farm: &Handle, item: Item) -> Result<AuditResult, TxError> {

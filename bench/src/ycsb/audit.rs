@@ -14,6 +14,7 @@ use super::driver::Common;
 use super::inserts::InsertTracker;
 use super::key::key_bytes;
 use super::value;
+use crate::audit::Done;
 use crate::closed_loop::{self, Clients, ClosedLoop, Ran, again};
 use crate::recorder::Outcome;
 
@@ -45,20 +46,17 @@ impl AddAssign for AuditResult {
     }
 }
 
-/// The function that receives the result, on the worker's thread.
-pub type Done = Box<dyn FnOnce(AuditResult) + Send>;
-
 struct Auditor {
     common: Common,
     tracker: Arc<InsertTracker>,
     places: Flatten<IntoIter<Range<u64>>>,
-    done: Done,
+    done: Done<AuditResult>,
 }
 
 type Driver = ClosedLoop<Auditor>;
 
 /// Checks the share of a worker. No operation may be in flight on any worker.
-pub fn run(worker: &mut Worker, audit: Audit, done: Done) {
+pub fn run(worker: &mut Worker, audit: Audit, done: Done<AuditResult>) {
     let Audit {
         common,
         tracker,

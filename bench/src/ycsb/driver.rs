@@ -155,7 +155,7 @@ impl Driver {
         self.rest(worker, seat, why);
     }
 
-    /// Repeats a change of which it is unknown whether it took effect. It writes the whole value, so that it may take effect twice.
+    /// Repeats a change whose outcome is unknown. To make it twice does no harm, because it writes the whole value.
     #[cold]
     fn repeat_change(&mut self, worker: &mut Worker, seat: usize) {
         self.recorder.counters.repeated += 1;

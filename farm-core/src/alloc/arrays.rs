@@ -4,7 +4,7 @@
 //! like any object. A single slot is not reused: the whole block is released with the last object.
 
 use super::bitmap::FreeSlots;
-use super::block::Place;
+use super::block::{Growth, Place};
 use super::check::check_headers;
 use super::fit::Demand;
 use super::{AllocError, Block, BlockAllocator, Mismatch, ReleaseError, SizeClass};
@@ -87,8 +87,26 @@ impl BlockAllocator {
         owner: WorkerId,
         near: Option<RegionId>,
     ) -> Result<ArrayRun, AllocError> {
+        self.allocate_array_by(class, count, owner, near, Growth::default())
+    }
+
+    /// As [`BlockAllocator::allocate_array`], with other rules for new regions.
+    ///
+    /// # Errors
+    /// [`AllocError`]: nothing is allocated.
+    ///
+    /// # Panics
+    /// If `count` is zero.
+    pub fn allocate_array_by(
+        &mut self,
+        class: SizeClass,
+        count: u32,
+        owner: WorkerId,
+        near: Option<RegionId>,
+        growth: Growth,
+    ) -> Result<ArrayRun, AllocError> {
         assert!(count > 0, "an array needs at least one object");
-        let block = self.obtain_array(Demand::Array(class, count), owner, near)?;
+        let block = self.obtain_array(Demand::Array(class, count), owner, near, growth)?;
         let region = self.index_of(block.table().region());
         let region = &mut self.regions
             [region.expect("the allocator obtains blocks only from regions of its own machine")];
@@ -101,16 +119,17 @@ impl BlockAllocator {
         demand: Demand,
         owner: WorkerId,
         near: Option<RegionId>,
+        growth: Growth,
     ) -> Result<Block, AllocError> {
         let hints = near.map_or([None; 2], |near| {
             [Some(Place::In(near)), Some(Place::Near(near))]
         });
         for place in hints.into_iter().flatten() {
-            if let Some(block) = self.obtain(demand, owner, place)? {
+            if let Some(block) = self.obtain(demand, owner, place, growth)? {
                 return Ok(block);
             }
         }
-        let block = self.obtain(demand, owner, Place::Anywhere)?;
+        let block = self.obtain(demand, owner, Place::Anywhere, growth)?;
         Ok(block.expect("a request for a block of any region returns a block or an error"))
     }
 

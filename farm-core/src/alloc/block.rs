@@ -62,6 +62,24 @@ where
 /// The next region is announced when fewer blocks are free than a region has, divided by this.
 const PREPARED_SHARE: u64 = 2;
 
+/// When a request may make a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Growth {
+    /// Whether it makes one to be near another region, although there may be room elsewhere.
+    pub near: bool,
+    /// Whether it waits until the memory of the region is made. Otherwise it fails with [`AllocError::NoRegionYet`] meanwhile.
+    pub waits: bool,
+}
+
+impl Default for Growth {
+    fn default() -> Self {
+        Self {
+            near: true,
+            waits: true,
+        }
+    }
+}
+
 /// Where a block is requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
@@ -120,10 +138,6 @@ pub struct BlockAllocator {
     pub(super) in_use: u64,
     /// Whether the next region was announced.
     prepared: bool,
-    /// Whether a region is made to be near another one, although there is room elsewhere.
-    grows_near: bool,
-    /// Whether requests wait for the memory of a region.
-    waits: bool,
     /// Number of cuts so far: see [`BlockAllocator::cut`].
     pub(super) cuts: u64,
     pub(super) changes: Changes,
@@ -146,8 +160,6 @@ impl BlockAllocator {
             regions: Vec::new(),
             in_use: 0,
             prepared: false,
-            grows_near: true,
-            waits: true,
             cuts: 0,
             changes: Changes::default(),
         }
@@ -163,17 +175,7 @@ impl BlockAllocator {
         self.changes.clone()
     }
 
-    /// Sets whether a region is made to be near another one, although there is room elsewhere.
-    pub fn grow_near(&mut self, grows: bool) {
-        self.grows_near = grows;
-    }
-
-    /// Sets whether requests wait until the memory of a new region is made. Otherwise they fail with [`AllocError::NoRegionYet`].
-    pub fn wait_for_regions(&mut self, waits: bool) {
-        self.waits = waits;
-    }
-
-    /// Announces the first region, if there is none, and the machine's limit on memory permits one.
+    /// Announces a region if the machine has none, and its limit on memory permits one.
     pub fn prepare_first(&mut self) {
         if self.regions.is_empty() && self.may_grow() {
             self.announce();
@@ -255,19 +257,34 @@ impl BlockAllocator {
             .ok_or(LocateError::NotLocal(address))
     }
 
+    /// As [`BlockSource::acquire`], with other rules for new regions.
+    ///
+    /// # Errors
+    /// As [`BlockSource::acquire`]; [`AllocError::NoRegionYet`].
+    pub fn acquire_by(
+        &mut self,
+        class: SizeClass,
+        owner: WorkerId,
+        place: Place,
+        growth: Growth,
+    ) -> Result<Option<Block>, AllocError> {
+        self.obtain(Demand::Slab(class), owner, place, growth)
+    }
+
     pub(super) fn obtain(
         &mut self,
         demand: Demand,
         owner: WorkerId,
         place: Place,
+        growth: Growth,
     ) -> Result<Option<Block>, AllocError> {
         let obtained = match place {
             Place::In(region) => match self.index_of(region) {
                 Some(index) => Ok(self.regions[index].take(demand, owner)?),
                 None => Ok(None),
             },
-            Place::Near(region) => self.obtain_near(demand, owner, region),
-            Place::Anywhere => self.obtain_anywhere(demand, owner).map(Some),
+            Place::Near(region) => self.obtain_near(demand, owner, region, growth),
+            Place::Anywhere => self.obtain_anywhere(demand, owner, growth).map(Some),
         };
         self.prepare();
         obtained
@@ -301,6 +318,7 @@ impl BlockAllocator {
         demand: Demand,
         owner: WorkerId,
         near: RegionId,
+        growth: Growth,
     ) -> Result<Option<Block>, AllocError> {
         let distance = |region: &RegionBlocks| ring_distance(region.table.region(), near);
         let mut on_ring: Vec<(u32, usize)> = (0..self.regions.len())
@@ -312,11 +330,11 @@ impl BlockAllocator {
                 return Ok(Some(block));
             }
         }
-        if !self.grows_near {
+        if !growth.near {
             marks::mark("alloc: no region made to be near a region that waits");
             return Ok(None);
         }
-        match self.grow(demand, Some(near)) {
+        match self.grow(demand, Some(near), growth) {
             Ok(index) => Ok(self.regions[index].take(demand, owner)?),
             Err(AllocError::Table(damage)) => Err(damage.into()),
             // Nearness is only a preference: the caller may use memory elsewhere.
@@ -324,7 +342,12 @@ impl BlockAllocator {
         }
     }
 
-    fn obtain_anywhere(&mut self, demand: Demand, owner: WorkerId) -> Result<Block, AllocError> {
+    fn obtain_anywhere(
+        &mut self,
+        demand: Demand,
+        owner: WorkerId,
+        growth: Growth,
+    ) -> Result<Block, AllocError> {
         for region in &mut self.regions {
             if let Some(block) = region.take_vacant(demand, owner)? {
                 return Ok(block);
@@ -335,7 +358,7 @@ impl BlockAllocator {
                 return Ok(block);
             }
         }
-        match self.grow(demand, None) {
+        match self.grow(demand, None, growth) {
             Ok(index) => {
                 let block = self.regions[index].take(demand, owner)?;
                 Ok(block.expect("a new region has room for the request that it was created for"))
@@ -354,7 +377,12 @@ impl BlockAllocator {
 
     /// Creates a region and returns its index, if the machine's limit on memory permits it and an empty region has room
     /// for the demand.
-    fn grow(&mut self, demand: Demand, near: Option<RegionId>) -> Result<usize, AllocError> {
+    fn grow(
+        &mut self,
+        demand: Demand,
+        near: Option<RegionId>,
+        growth: Growth,
+    ) -> Result<usize, AllocError> {
         let first = self.geometry.first_block();
         let fits = [first, first + 1].into_iter().any(|block| {
             let left = self.geometry.blocks() - block;
@@ -374,7 +402,7 @@ impl BlockAllocator {
                 limit: self.config.per_machine_bytes,
             });
         }
-        if !self.waits && !self.source.is_ready() {
+        if !growth.waits && !self.source.is_ready() {
             marks::mark("alloc: the memory of a region is being made");
             // Also if it was announced before: what was made may have become a copy.
             self.announce();
@@ -413,7 +441,7 @@ impl BlockSource for BlockAllocator {
         owner: WorkerId,
         place: Place,
     ) -> Result<Option<Block>, AllocError> {
-        self.obtain(Demand::Slab(class), owner, place)
+        self.acquire_by(class, owner, place, Growth::default())
     }
 
     fn give_back(&mut self, block: Block) {

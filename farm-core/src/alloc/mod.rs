@@ -78,7 +78,7 @@ mod usage;
 
 pub use adopt::{AdoptedBlock, Adoption};
 pub use arrays::ArrayRun;
-pub use block::{BlockAllocator, BlockConfig, BlockSource, Changes, Place, RegionSource};
+pub use block::{BlockAllocator, BlockConfig, BlockSource, Changes, Growth, Place, RegionSource};
 pub use check::Mismatch;
 pub use class::{CLASSES, FINE_LINES, SizeClass, TooLarge, class_for_payload};
 pub use error::{AllocError, LocateError, ReleaseError, TableError};

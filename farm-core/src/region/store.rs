@@ -16,8 +16,8 @@ pub(crate) use super::promoted::Scan;
 use super::remote::RemoteRegions;
 use crate::alloc::{
     AdoptedBlock, AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource,
-    BlockTable, BlockUsage, Changes, Cut, Geometry, LocateError, Mismatch, Place, RegionSource,
-    ReleaseError, SizeClass, Slab, TableError, choose_region_id,
+    BlockTable, BlockUsage, Changes, Cut, Geometry, Growth, LocateError, Mismatch, Place,
+    RegionSource, ReleaseError, SizeClass, Slab, TableError, choose_region_id,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
@@ -385,29 +385,28 @@ impl Store {
         lock(&self.blocks).prepare_first();
     }
 
-    /// As [`BlockSource::acquire`]. Does not wait until the memory of a new region is made.
+    /// As [`BlockSource::acquire`]. If `waits` is false, does not wait until the memory of a new region is made.
     ///
     /// # Errors
     /// As [`BlockSource::acquire`]; [`AllocError::NoRegionYet`].
-    pub(crate) fn acquire_soon(
+    pub(crate) fn acquire_block(
         &self,
         class: SizeClass,
         owner: WorkerId,
         place: Place,
+        waits: bool,
     ) -> Result<Option<Block>, AllocError> {
-        let mut blocks = self.allocator();
-        blocks.wait_for_regions(false);
-        let acquired = blocks.acquire(class, owner, place);
-        blocks.wait_for_regions(true);
-        acquired
+        let growth = self.growth(waits);
+        lock(&self.blocks).acquire_by(class, owner, place, growth)
     }
 
-    /// Returns the block allocator. While it does not have regions that were another machine's, no region is made to be near one: the worker
-    /// would stand still until it is made, in the middle of a recovery.
-    fn allocator(&self) -> MutexGuard<'_, BlockAllocator> {
-        let mut blocks = lock(&self.blocks);
-        blocks.grow_near(!self.is_adopting());
-        blocks
+    /// Returns when a request may make a region. While the block allocator does not have regions that were another machine's, none is made
+    /// to be near one of these: the worker would stand still until it is made, in the middle of a recovery.
+    fn growth(&self, waits: bool) -> Growth {
+        Growth {
+            near: !self.is_adopting(),
+            waits,
+        }
     }
 
     /// Returns whether a region that was another machine's is not yet in the hands of the allocators.
@@ -496,7 +495,8 @@ impl Store {
         owner: WorkerId,
         near: Option<RegionId>,
     ) -> Result<ArrayRun, AllocError> {
-        self.allocator().allocate_array(class, count, owner, near)
+        let growth = self.growth(true);
+        lock(&self.blocks).allocate_array_by(class, count, owner, near, growth)
     }
 
     /// Releases a slot that is in no block of the calling worker. A slot of an array is released at once
@@ -624,7 +624,7 @@ impl BlockSource for &Store {
         owner: WorkerId,
         place: Place,
     ) -> Result<Option<Block>, AllocError> {
-        self.allocator().acquire(class, owner, place)
+        self.acquire_block(class, owner, place, true)
     }
 
     fn give_back(&mut self, block: Block) {

@@ -274,7 +274,7 @@ pub(super) fn store(
     store.with_replication(replication, Backups::new(Arc::new(copy), false))
 }
 
-/// Most times that somebody who does not wait asks for memory before it is made.
+/// The memory of a region is made after fewer questions than this number.
 const MOST_ASKS: u64 = 4;
 
 /// Memory that others have to ask for several times.

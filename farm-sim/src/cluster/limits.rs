@@ -77,7 +77,7 @@ pub struct ClusterLimits {
     pub lease_nanos: Option<u64>,
 }
 
-/// The numbers of machines that store regions, of which one is drawn: mostly few, because runs with many take long.
+/// The number of machines that store regions is one of these: mostly a small one, because runs with many machines take long.
 const STORING: [usize; 8] = [3, 4, 3, 4, 3, 5, 6, 7];
 /// Maximum number of copies of clusters that survive losses.
 const MOST_COPIES: usize = 3;

@@ -170,16 +170,13 @@ impl Plan {
                 // All buckets that a change moves pairs between, or all pages of a list, are in one record.
                 limits.log_bytes *= 4;
             }
-            if scenario.kind == Kind::Table && limits.machines > 4 {
-                // As for a graph.
-                spec.clients = 1;
-            }
-            if scenario.kind == Kind::Graph {
+            let has_many = scenario.kind == Kind::Table && limits.machines > 4;
+            if scenario.kind == Kind::Graph || has_many {
                 // Operations whose outcome stays unknown are concurrent with all later ones, and a checker tries all orders.
                 spec.clients = 1;
-                if scenario.trouble != Trouble::Survived {
-                    limits.workers = 1;
-                }
+            }
+            if scenario.kind == Kind::Graph && scenario.trouble != Trouble::Survived {
+                limits.workers = 1;
             }
         }
         let operations = super::spec::operations(&spec, &limits);

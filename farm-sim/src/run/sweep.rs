@@ -1,5 +1,6 @@
 //! Runs many seeds on several threads. Each run is within one thread.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -37,6 +38,26 @@ pub struct Swept {
     pub hash: u64,
 }
 
+/// Does something for each seed, in their order, on this many threads. If `each` returns false, no further seed follows.
+pub fn on_threads(seeds: Range<u64>, jobs: usize, each: impl Fn(u64) -> bool + Sync) {
+    let next = AtomicU64::new(seeds.start);
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= seeds.end {
+                        return;
+                    }
+                    if !each(seed) {
+                        next.store(seeds.end, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
+
 impl Sweep {
     /// Returns the plan of a seed in this sweep.
     pub fn plan(&self, seed: u64) -> Plan {
@@ -49,28 +70,16 @@ impl Sweep {
     /// Runs all seeds. Calls `each` with the outcome of every run as it ends, in any order. If `each` returns false, no
     /// further run begins.
     pub fn run(&self, each: impl Fn(&Outcome) -> bool + Sync) -> Swept {
-        let next = AtomicU64::new(self.first);
-        let end = self.first.saturating_add(self.seeds);
         let swept = Mutex::new(Swept::default());
-        std::thread::scope(|scope| {
-            for _ in 0..self.jobs.max(1) {
-                scope.spawn(|| {
-                    loop {
-                        let seed = next.fetch_add(1, Ordering::Relaxed);
-                        if seed >= end {
-                            return;
-                        }
-                        let outcome = run(&self.plan(seed), self.options);
-                        if !each(&outcome) {
-                            next.store(end, Ordering::Relaxed);
-                        }
-                        let mut swept = swept.lock().expect(
-                            "no thread panics while it holds the lock of the sweep's results",
-                        );
-                        swept.add(outcome);
-                    }
-                });
-            }
+        let seeds = self.first..self.first.saturating_add(self.seeds);
+        on_threads(seeds, self.jobs, |seed| {
+            let outcome = run(&self.plan(seed), self.options);
+            let goes_on = each(&outcome);
+            let mut swept = swept
+                .lock()
+                .expect("no thread panics while it holds the lock of the sweep's results");
+            swept.add(outcome);
+            goes_on
         });
         let mut swept = swept
             .into_inner()

@@ -93,21 +93,25 @@ pub(crate) struct Losing {
 }
 
 impl Losing {
-    /// Has the machines with memory give no load from now on.
+    /// If machines are to be lost, has those with memory give no load from now on.
     pub(crate) fn begin(
         cluster: &mut Cluster,
+        loses: bool,
         seed: u64,
         set_up: Vec<Order>,
-    ) -> anyhow::Result<Self> {
+    ) -> anyhow::Result<Option<Self>> {
+        if !loses {
+            return Ok(None);
+        }
         for machine in storing(cluster) {
             cluster.order_one(machine, &Order::GiveNoLoad)?;
         }
-        Ok(Self {
+        Ok(Some(Self {
             rng: Xoshiro256PlusPlus::seed_from_u64(seed),
             set_up,
             kills: 0,
             stops: 0,
-        })
+        }))
     }
 
     /// Sends an order to run, and loses machines until those without memory have sent their reports. Then has those that were started again

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::ops::AddAssign;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -80,6 +81,23 @@ pub(crate) fn object_bytes(cluster: &mut Cluster, order: &Order) -> anyhow::Resu
         _ => None,
     })?;
     Ok(bytes.into_iter().sum())
+}
+
+/// Sends an order to check something. Returns what all machines together have found.
+pub(crate) fn check<R: AddAssign + Default>(
+    cluster: &mut Cluster,
+    order: &Order,
+    pick: impl Fn(News) -> Option<R>,
+) -> anyhow::Result<R> {
+    cluster.order(order)?;
+    Ok(sum(cluster.gather(|_, news| pick(news))?))
+}
+
+/// Adds up results.
+pub(crate) fn sum<R: AddAssign + Default>(all: impl IntoIterator<Item = R>) -> R {
+    let mut whole = R::default();
+    all.into_iter().for_each(|one| whole += one);
+    whole
 }
 
 /// The bounds of a run.

@@ -5,7 +5,7 @@ mod common;
 
 use std::fs;
 
-use common::{Place, number, only_run};
+use common::{Place, degrees, number, only_run};
 use serde_json::Value;
 
 /// Options of a short run of LinkBench.
@@ -21,21 +21,6 @@ const LINKS: [&str; 10] = [
     "--machines",
     "2",
 ];
-
-/// Writes a distribution of out-degrees without very large ones, and returns the option that selects it.
-fn degrees(place: &Place) -> String {
-    let sections = [
-        "nlinks",
-        "link_nreads",
-        "link_nwrites",
-        "node_nreads",
-        "node_nwrites",
-    ];
-    let data = sections.map(|section| format!("{section}\n0 40.0\n2 90.0\n60 100.0\n"));
-    let path = place.path("own.dat");
-    fs::write(&path, data.concat()).unwrap();
-    format!("data_file={}", path.display())
-}
 
 /// Options of a short run of TAOBench.
 const EDGES: [&str; 10] = [

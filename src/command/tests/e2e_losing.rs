@@ -3,8 +3,9 @@
 mod common;
 
 use std::fs;
+use std::path::PathBuf;
 
-use common::{Place, number, only_run};
+use common::{Place, degrees, number, only_run};
 use serde_json::Value;
 
 /// A run that is long enough for several losses, with leases that are short.
@@ -39,7 +40,7 @@ fn lose(command: &str, args: &[&str]) -> (Value, String) {
         times > 0 && said.ends_with("all copies are equal"),
         "{said}"
     );
-    assert_eq!(place.memory(), Vec::<std::path::PathBuf>::new());
+    assert_eq!(place.memory(), Vec::<PathBuf>::new());
     let results = serde_json::from_slice(&fs::read(&json).unwrap()).unwrap();
     (results, ended.stderr)
 }
@@ -71,17 +72,7 @@ fn smallbank_loses_no_money() {
 #[test]
 fn linkbench_counts_its_links_right_after_losses() {
     let place = Place::new("losing-degrees");
-    let sections = [
-        "nlinks",
-        "link_nreads",
-        "link_nwrites",
-        "node_nreads",
-        "node_nwrites",
-    ];
-    let data = sections.map(|section| format!("{section}\n0 40.0\n2 90.0\n60 100.0\n"));
-    let path = place.path("own.dat");
-    fs::write(&path, data.concat()).unwrap();
-    let degrees = format!("data_file={}", path.display());
+    let degrees = degrees(&place);
     let (results, stderr) = lose("linkbench", &["-D", "maxid1=3001", "-D", &degrees]);
     assert!(stderr.contains("lists of 3000 nodes"), "{stderr}");
     assert_eq!(number(&results, "errors"), 0.0);

@@ -358,10 +358,8 @@ fn kills_are_measured_and_drawn() {
 
     let stops = [
         "--stop",
-        "--only",
-        "manager",
         "--kills",
-        "2",
+        "4",
         "--duration",
         "3",
         "--in-flight",
@@ -374,7 +372,11 @@ fn kills_are_measured_and_drawn() {
         .ok();
     assert!(ended.stdout.contains("a lease is 100 ms"));
     assert!(ended.stdout.contains("no money is missing"));
-    assert!(ended.stdout.contains("the manager") && !ended.stdout.contains("a machine"));
+
+    let only = ["--only", "manager", "--kills", "2", "--duration", "1"];
+    let ended = place.farm(&[&bench[..], &only].concat()).end().ok();
+    let lines = ["    the manager  ", "    a machine  "].map(|line| ended.stdout.contains(line));
+    assert_eq!(lines, [true, false], "{}", ended.stdout);
 
     let all = ["--all", "--kills", "2", "--ballast", "1MiB"];
     let ended = place.farm(&[&bench[..], &all].concat()).end().ok();

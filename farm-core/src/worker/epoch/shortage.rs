@@ -64,11 +64,7 @@ impl BlockSource for Source<'_> {
         owner: WorkerId,
         place: Place,
     ) -> Result<Option<Block>, AllocError> {
-        let mut store = self.store;
-        let acquired = match self.waits {
-            true => store.acquire(class, owner, place),
-            false => store.acquire_soon(class, owner, place),
-        };
+        let acquired = self.store.acquire_block(class, owner, place, self.waits);
         // `Ok(None)` means that one region or ring is full, which does not imply that memory is
         // short.
         if !matches!(acquired, Ok(None)) {

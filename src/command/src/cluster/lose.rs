@@ -35,13 +35,13 @@ impl Cluster {
         machine: usize,
         patience: Duration,
     ) -> anyhow::Result<Lost> {
-        let was_stopped = !rng.random_bool(0.5);
-        let is_new = match was_stopped {
-            false => {
+        let is_killed = rng.random_bool(0.5);
+        let is_new = match is_killed {
+            true => {
                 self.signal_one(machine, Signal::KILL)?;
                 true
             }
-            true => self.stop_for_a_while(rng, machine)?,
+            false => self.stop_for_a_while(rng, machine)?,
         };
         if is_new {
             self.await_end(machine, patience)?;
@@ -51,7 +51,7 @@ impl Cluster {
             self.until_full(patience)?;
         }
         Ok(Lost {
-            was_stopped,
+            was_stopped: !is_killed,
             is_new,
         })
     }

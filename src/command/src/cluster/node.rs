@@ -10,6 +10,7 @@ mod took;
 mod ycsb;
 
 use std::io::{BufRead, Write};
+use std::ops::AddAssign;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use farm::status::StatusServer;
+use farm_bench::audit::Done;
 use farm_bench::closed_loop::{Bounds, Extent, Ran};
 use farm_bench::load::{self, Name, Pairs};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
@@ -37,6 +39,7 @@ use super::protocol::{News, Order};
 use crate::Usage;
 use crate::cli::NodeArgs;
 use crate::destroy::idle_kept_bytes;
+use crate::measure::sum;
 
 /// Longest time that a machine waits for the other machines to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -460,6 +463,24 @@ impl<'a> Driven<'a> {
             }
         }
         Ok(all)
+    }
+
+    /// Has every worker check its share, as `run` does it. Returns what all have found.
+    fn check<A: Send + 'static, R: AddAssign + Default + Send + 'static>(
+        &self,
+        mut share: impl FnMut(usize) -> A,
+        run: fn(&mut Worker, A, Done<R>),
+    ) -> anyhow::Result<R> {
+        let found = self.on_all(
+            |worker, machine, answer: Sender<R>| {
+                let share = share(worker);
+                // Fails if the node no longer waits, because the machine is stopping.
+                let done = Box::new(move |found| drop(answer.send(found)));
+                machine.submit(worker, move |worker| run(worker, share, done))
+            },
+            || {},
+        )?;
+        Ok(sum(found))
     }
 
     fn open(&mut self, spec: TableSpec) -> anyhow::Result<()> {

@@ -119,35 +119,30 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     let all = !plan.by_id;
     let find_names = Order::Link(LinkOrder::FindNames { all });
     measure::execute(cluster, &find_names)?;
-    if !plan.loses {
-        return run_requests(cluster, plan, &setup, load, None);
-    }
     // Checks look up the names of nodes themselves.
-    let mut losing = Losing::begin(cluster, plan.seed, vec![open])?;
-    let mut run = run_requests(cluster, plan, &setup, load, Some(&mut losing))?;
-    run.failures.extend(audit(cluster)?);
+    let mut losing = Losing::begin(cluster, plan.loses, plan.seed, vec![open])?;
+    let mut run = run_requests(cluster, plan, &setup, load, losing.as_mut())?;
+    if plan.loses {
+        run.failures.extend(audit(cluster)?);
+    }
     Ok(run)
 }
 
 /// Checks the graph. Returns what is wrong.
 fn audit(cluster: &mut Cluster) -> anyhow::Result<Option<String>> {
     crate::write_stderr(format_args!("checking the lists of all nodes"));
-    cluster.order(&Order::Link(LinkOrder::Audit))?;
-    let results = cluster.gather(|_, news| match news {
-        News::LinkAudit(result) => Some(result),
+    let order = Order::Link(LinkOrder::Audit);
+    let found = measure::check(cluster, &order, |news| match news {
+        News::LinkAudit(found) => Some(found),
         _ => None,
     })?;
-    let mut all = AuditResult::default();
-    for result in results {
-        all += result;
-    }
     let AuditResult {
         nodes,
         lists,
         links,
         long,
         wrong,
-    } = all;
+    } = found;
     crate::write_stderr(format_args!(
         "checked {lists} lists of {nodes} nodes with {links} links; {long} longer lists were not read"
     ));

@@ -7,7 +7,6 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use farm_bench::oltp::audit::AuditResult;
 use farm_bench::oltp::report::{MachineReport, RunResult, Setup};
 use farm_bench::report::Started;
 use farm_core::config::host::{check_memory, probe};
@@ -63,23 +62,18 @@ fn measure(cluster: &mut Cluster, plan: &Plan) -> anyhow::Result<RunResult> {
     });
     measure::execute(cluster, &open)?;
     load(cluster, plan)?;
-    let mut losing = match plan.loses {
-        true => Some(Losing::begin(cluster, plan.seed, vec![open])?),
-        false => None,
-    };
+    let mut losing = Losing::begin(cluster, plan.loses, plan.seed, vec![open])?;
     let machines = run(cluster, plan, losing.as_mut(), false)?;
     let by_tasks = match plan.tasks {
         true => Some(run(cluster, plan, losing.as_mut(), true)?),
         false => None,
     };
     crate::write_stderr(format_args!("checking the tables after the run"));
-    cluster.order(&Order::Oltp(OltpOrder::Audit))?;
-    let audited = cluster.gather(|_, news| match news {
-        News::AuditResult(audited) => Some(audited),
+    let order = Order::Oltp(OltpOrder::Audit);
+    let all = measure::check(cluster, &order, |news| match news {
+        News::AuditResult(found) => Some(found),
         _ => None,
     })?;
-    let mut all = AuditResult::default();
-    audited.into_iter().for_each(|one| all += one);
     let setup = Setup {
         benchmark: plan.benchmark.clone(),
         seed: plan.seed,

@@ -3,11 +3,11 @@
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use farm_bench::losses::Times;
 use farm_sim::run::pauses::{Pause, PauseSpec, measure};
+use farm_sim::run::sweep::on_threads;
 
 use crate::cli::SimArgs;
 
@@ -65,26 +65,17 @@ pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
 /// Measures all seeds, on several threads. Returns what each showed, by ascending seed.
 fn measure_all(args: &SimArgs, spec: &PauseSpec) -> Vec<(u64, Result<Pause, String>)> {
     let seeds = args.pauses.unwrap_or_default();
-    let end = args.first.saturating_add(seeds);
-    let next = AtomicU64::new(args.first);
     let all = Mutex::new(Vec::new());
     let bar = super::progress(seeds, "kills");
-    std::thread::scope(|scope| {
-        for _ in 0..super::jobs(args) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= end {
-                        return;
-                    }
-                    let one = (seed, measure(seed, spec));
-                    bar.inc(1);
-                    all.lock()
-                        .expect("no thread panics while it holds the lock of results")
-                        .push(one);
-                }
-            });
-        }
+    let range = args.first..args.first.saturating_add(seeds);
+    on_threads(range, super::jobs(args), |seed| {
+        let one = (seed, measure(seed, spec));
+        bar.inc(1);
+        let mut all = all
+            .lock()
+            .expect("no thread panics while it holds the lock of results");
+        all.push(one);
+        true
     });
     bar.finish_and_clear();
     let mut all = all

@@ -96,10 +96,7 @@ fn measure(cluster: &mut Cluster, plan: &Plan, args: &TaobenchArgs) -> anyhow::R
     let find_names = Order::Tao(TaoOrder::FindNames);
     measure::execute(cluster, &find_names)?;
     let set_up = vec![open, find_names];
-    let mut losing = match plan.loses {
-        true => Some(Losing::begin(cluster, plan.workload.seed, set_up)?),
-        false => None,
-    };
+    let mut losing = Losing::begin(cluster, plan.loses, plan.workload.seed, set_up)?;
     let order = Order::Tao(TaoOrder::Run(TaoRun {
         warmup_s: args.warmup.as_secs_f64(),
         duration_s: args.duration.as_secs_f64(),
@@ -161,14 +158,9 @@ fn audit(cluster: &mut Cluster) -> anyhow::Result<AuditResult> {
     crate::write_stderr(format_args!("checking the graph"));
     let save = Order::Tao(TaoOrder::SaveWritten { dir: path.clone() });
     measure::execute(cluster, &save)?;
-    cluster.order(&Order::Tao(TaoOrder::Audit { dir: path }))?;
-    let results = cluster.gather(|_, news| match news {
-        News::TaoAudit(result) => Some(result),
+    let order = Order::Tao(TaoOrder::Audit { dir: path });
+    measure::check(cluster, &order, |news| match news {
+        News::TaoAudit(found) => Some(found),
         _ => None,
-    })?;
-    let mut all = AuditResult::default();
-    for result in results {
-        all += result;
-    }
-    Ok(all)
+    })
 }

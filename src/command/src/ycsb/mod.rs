@@ -67,33 +67,27 @@ fn execute(plan: &Plan, json: Option<&Path>, log: Option<&str>) -> anyhow::Resul
 fn measure(cluster: &mut Cluster, plan: &Plan, table: TableSpec) -> anyhow::Result<Vec<RunResult>> {
     measure::execute(cluster, &Order::Open(table))?;
     load(cluster, plan)?;
-    let mut losing = match plan.loses {
-        true => Some(Losing::begin(cluster, plan.seed, vec![Order::Open(table)])?),
-        false => None,
-    };
+    let set_up = vec![Order::Open(table)];
+    let mut losing = Losing::begin(cluster, plan.loses, plan.seed, set_up)?;
     let workloads = plan.workloads.iter();
     let runs: anyhow::Result<Vec<RunResult>> = workloads
         .map(|planned| run_one(cluster, plan, planned, losing.as_mut()))
         .collect();
     let runs = runs?;
-    if let (Some(last), true) = (plan.workloads.last(), plan.loses) {
-        check_records(cluster, last)?;
+    if let (Some(loaded), true) = (plan.workloads.first(), plan.loses) {
+        check_records(cluster, loaded)?;
     }
     Ok(runs)
 }
 
-/// Checks that all records are there, those that were inserted, too.
-fn check_records(cluster: &mut Cluster, last: &Planned) -> anyhow::Result<()> {
+/// Checks that all records are there, those that were inserted, too. `loaded` is the workload whose records were loaded.
+fn check_records(cluster: &mut Cluster, loaded: &Planned) -> anyhow::Result<()> {
     crate::write_stderr(format_args!("checking all records"));
-    cluster.order(&Order::CheckRecords(order_of(last)))?;
-    let results = cluster.gather(|_, news| match news {
-        News::RecordAudit(result) => Some(result),
+    let order = Order::CheckRecords(order_of(loaded));
+    let all: AuditResult = measure::check(cluster, &order, |news| match news {
+        News::RecordAudit(found) => Some(found),
         _ => None,
     })?;
-    let mut all = AuditResult::default();
-    for result in results {
-        all += result;
-    }
     match all.wrong {
         Some(why) => bail!("WRONG, {why}"),
         None => crate::write_stderr(format_args!("checked {} records", all.records)),

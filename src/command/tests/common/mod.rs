@@ -589,3 +589,18 @@ pub(crate) fn wait_until(otherwise: &str, most: Duration, mut condition: impl Fn
         std::thread::sleep(Duration::from_millis(10));
     }
 }
+
+/// Writes a distribution of out-degrees without very large ones, and returns the option that selects it.
+pub(crate) fn degrees(place: &Place) -> String {
+    let sections = [
+        "nlinks",
+        "link_nreads",
+        "link_nwrites",
+        "node_nreads",
+        "node_nwrites",
+    ];
+    let data = sections.map(|section| format!("{section}\n0 40.0\n2 90.0\n60 100.0\n"));
+    let path = place.path("own.dat");
+    fs::write(&path, data.concat()).unwrap();
+    format!("data_file={}", path.display())
+}

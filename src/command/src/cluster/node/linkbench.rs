@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::Context;
 use farm_bench::closed_loop::{Bounds, Ran, part_of};
 use farm_bench::graph::names::Names;
-use farm_bench::linkbench::audit::{self, Audit, AuditResult};
+use farm_bench::linkbench::audit::{self, Audit};
 use farm_bench::linkbench::client::Client;
 use farm_bench::linkbench::degree::{Degrees, Links};
 use farm_bench::linkbench::driver::{self, LinkCosts, Run};
@@ -209,26 +209,13 @@ impl Driven<'_> {
     /// Checks the lists of this machine's part of the nodes.
     fn audit_links(&self) -> anyhow::Result<()> {
         let graph = self.graph()?;
-        let results: Vec<AuditResult> = self.on_all(
-            |worker, machine, answer: Sender<_>| {
-                let audit = Audit {
-                    ids: self.ids(
-                        &graph.spec,
-                        worker as u64,
-                        (self.span.first, self.span.total),
-                    ),
-                    link_types: graph.spec.link_types,
-                    in_flight: self.in_flight(),
-                };
-                let done = Box::new(move |result| drop(answer.send(result)));
-                machine.submit(worker, move |worker| audit::run(worker, audit, done))
-            },
-            || {},
-        )?;
-        let mut all = AuditResult::default();
-        for result in results {
-            all += result;
-        }
+        let span = (self.span.first, self.span.total);
+        let share = |worker| Audit {
+            ids: self.ids(&graph.spec, worker as u64, span),
+            link_types: graph.spec.link_types,
+            in_flight: self.in_flight(),
+        };
+        let all = self.check(share, audit::run)?;
         send_news(&News::LinkAudit(all));
         Ok(())
     }

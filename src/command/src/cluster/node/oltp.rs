@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use farm_bench::closed_loop::Extent;
-use farm_bench::oltp::audit::{self, Audit, AuditResult};
+use farm_bench::oltp::audit::{self, Audit};
 use farm_bench::oltp::driver::{self, Ran, Run};
 use farm_bench::oltp::report::MachineReport;
 use farm_bench::oltp::{Benchmark, attempt};
@@ -157,21 +157,13 @@ impl Driven<'_> {
     /// Checks this machine's part of the rows, and walks its shards. No transactions run at this time.
     fn audit_oltp(&self) -> anyhow::Result<()> {
         let oltp = self.oltp()?;
-        let audits = self.on_all(
-            |worker, machine, answer: Sender<AuditResult>| {
-                let audit = Audit {
-                    items: self.items(&oltp.benchmark, worker),
-                    benchmark: oltp.benchmark.clone(),
-                    seed: oltp.seed,
-                    in_flight: self.in_flight(),
-                };
-                let done = Box::new(move |audited| drop(answer.send(audited)));
-                machine.submit(worker, move |worker| audit::audit(worker, audit, done))
-            },
-            || {},
-        )?;
-        let mut all = AuditResult::default();
-        audits.into_iter().for_each(|audited| all += audited);
+        let share = |worker| Audit {
+            items: self.items(&oltp.benchmark, worker),
+            benchmark: oltp.benchmark.clone(),
+            seed: oltp.seed,
+            in_flight: self.in_flight(),
+        };
+        let mut all = self.check(share, audit::audit)?;
         match self.walk(&oltp.tables)? {
             Ok(pairs) => all.pairs = pairs,
             Err(why) => _ = all.wrong.get_or_insert(why),

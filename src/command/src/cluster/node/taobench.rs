@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use farm_bench::closed_loop::{Bounds, Ran, part_of};
-use farm_bench::taobench::audit::{self, Audit, AuditResult, Written};
+use farm_bench::taobench::audit::{self, Audit, Written};
 use farm_bench::taobench::driver::{self, Performed, Run};
 use farm_bench::taobench::load::{self, Load};
 use farm_bench::taobench::loaded::Loaded;
@@ -183,30 +183,22 @@ impl Driven<'_> {
         let graph = self.tao.as_mut().context("the graph is not open")?;
         let mut performed: Vec<Option<Performed>> = graph.performed.drain(..).map(Some).collect();
         let graph = self.tao()?;
-        let results: Vec<AuditResult> = self.on_all(
-            |worker, machine, answer: Sender<_>| {
-                let number = self.span.first + worker as u64;
-                let performed = performed.get_mut(worker).and_then(Option::take);
-                let (own, written) = performed.map(|it| (it.own, it.written)).unwrap_or_default();
-                let audit = Audit {
-                    loaded: Arc::clone(&graph.loaded),
-                    book: Arc::clone(&graph.book),
-                    numbers: part_of(graph.loaded.len(), number, self.span.total),
-                    own,
-                    written,
-                    dir: PathBuf::from(dir),
-                    workers: self.span.total,
-                    in_flight: self.in_flight(),
-                };
-                let done = Box::new(move |result| drop(answer.send(result)));
-                machine.submit(worker, move |worker| audit::run(worker, audit, done))
-            },
-            || {},
-        )?;
-        let mut all = AuditResult::default();
-        for result in results {
-            all += result;
-        }
+        let share = |worker: usize| {
+            let number = self.span.first + worker as u64;
+            let performed = performed.get_mut(worker).and_then(Option::take);
+            let (own, written) = performed.map(|it| (it.own, it.written)).unwrap_or_default();
+            Audit {
+                loaded: Arc::clone(&graph.loaded),
+                book: Arc::clone(&graph.book),
+                numbers: part_of(graph.loaded.len(), number, self.span.total),
+                own,
+                written,
+                dir: PathBuf::from(dir),
+                workers: self.span.total,
+                in_flight: self.in_flight(),
+            }
+        };
+        let all = self.check(share, audit::run)?;
         send_news(&News::TaoAudit(all));
         Ok(())
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use farm_bench::closed_loop::{Bounds, Ran, part_of};
 use farm_bench::properties::Properties;
-use farm_bench::ycsb::audit::{self, Audit, AuditResult};
+use farm_bench::ycsb::audit::{self, Audit};
 use farm_bench::ycsb::driver::{self, Common, Run};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_bench::ycsb::report::{Counters, MachineReport, TableFacts};
@@ -62,25 +62,17 @@ impl Driven<'_> {
         } = self.span;
         // The loaded records are shared by all workers, and those of this process by its own.
         let (base, end) = (workload.record_count, tracker.last() + 1);
-        let results: Vec<AuditResult> = self.on_all(
-            |worker, machine, answer: Sender<_>| {
-                let loaded = part_of(base, first + worker as u64, total);
-                let inserted = part_of(end - base, worker as u64, local);
-                let audit = Audit {
-                    common: commons[worker].clone(),
-                    tracker: Arc::clone(&tracker),
-                    places: vec![loaded, base + inserted.start..base + inserted.end],
-                    in_flight: self.in_flight(),
-                };
-                let done = Box::new(move |result| drop(answer.send(result)));
-                machine.submit(worker, move |worker| audit::run(worker, audit, done))
-            },
-            || {},
-        )?;
-        let mut all = AuditResult::default();
-        for result in results {
-            all += result;
-        }
+        let share = |worker: usize| {
+            let loaded = part_of(base, first + worker as u64, total);
+            let inserted = part_of(end - base, worker as u64, local);
+            Audit {
+                common: commons[worker].clone(),
+                tracker: Arc::clone(&tracker),
+                places: vec![loaded, base + inserted.start..base + inserted.end],
+                in_flight: self.in_flight(),
+            }
+        };
+        let all = self.check(share, audit::run)?;
         send_news(&News::RecordAudit(all));
         Ok(())
     }
