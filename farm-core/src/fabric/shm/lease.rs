@@ -2,7 +2,7 @@
 //! the counts of its peers. A peer whose count does not change for the time of a lease has stopped, or is very slow. Of the leases of the two
 //! machines, the longer one counts. That is no proof that the peer has ended: before others take its place, they [evict](crate::fabric::Eviction) it.
 //!
-//! A machine with a worker that [hangs](super::turns) gives no sign of life either.
+//! A machine with a worker that [hangs](crate::fabric::turns) gives no sign of life either.
 //!
 //! A look that was itself late does not count against a peer: after a pause of the whole host no lease has expired.
 
