@@ -168,6 +168,7 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
         return nobody_answers(worker, key, ());
     };
     if reply == regions::ASK_AGAIN {
+        ask_elsewhere(worker, key);
         return worker.set_timer(regions::AGAIN_AFTER, Cont::new(ask, key));
     }
     let room = decode(reply).filter(|room| room.2.class() == place.class);
@@ -190,6 +191,17 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
         slots::release_remote(worker, machine, ObjectRun::one(address, place.class), now);
     }
     end(worker, key, added);
+}
+
+/// Chooses a machine once more for an object that may be on any: the one that was asked may have to make a region first.
+fn ask_elsewhere(worker: &mut Worker, key: u64) {
+    let is_anywhere = |asked: &RemoteCall| asked.place.address.is_null();
+    if is_anywhere(&transactions(worker).calls[key as usize])
+        && let Some(machine) = worker.elsewhere_for_new_object()
+    {
+        marks::mark("alloc: another machine asked instead");
+        transactions(worker).calls[key as usize].place.machine = Some(machine);
+    }
 }
 
 /// Checks that a transaction began in the configuration in which another machine has reserved room for it, so that the configuration

@@ -62,6 +62,19 @@ where
 /// The next region is announced when fewer blocks are free than a region has, divided by this.
 const PREPARED_SHARE: u64 = 2;
 
+/// How far the next region is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    /// It is not needed soon.
+    None,
+    /// The source knows that it is.
+    Announced,
+    /// The same, and a request near this region got no memory on its ring.
+    Near(RegionId),
+    /// It could not be made ahead. It is tried again when it is needed.
+    Failed,
+}
+
 /// When a request may make a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Growth {
@@ -136,8 +149,9 @@ pub struct BlockAllocator {
     source: Box<dyn RegionSource + Send>,
     pub(super) regions: Vec<RegionBlocks>,
     pub(super) in_use: u64,
-    /// Whether the next region was announced.
-    prepared: bool,
+    next: Next,
+    /// Whether regions are made before they are needed, as soon as their memory is there.
+    ahead: bool,
     /// Number of cuts so far: see [`BlockAllocator::cut`].
     pub(super) cuts: u64,
     pub(super) changes: Changes,
@@ -159,7 +173,8 @@ impl BlockAllocator {
             source: Box::new(source),
             regions: Vec::new(),
             in_use: 0,
-            prepared: false,
+            next: Next::None,
+            ahead: false,
             cuts: 0,
             changes: Changes::default(),
         }
@@ -175,16 +190,29 @@ impl BlockAllocator {
         self.changes.clone()
     }
 
+    /// Has regions made as soon as their memory is there, and not when they are needed: afterwards it takes time until they can be used.
+    pub fn make_ahead(&mut self) {
+        self.ahead = true;
+    }
+
     /// Announces a region if the machine has none, and its limit on memory permits one.
     pub fn prepare_first(&mut self) {
         if self.regions.is_empty() && self.may_grow() {
-            self.announce();
+            self.announce(Next::Announced);
         }
     }
 
-    fn announce(&mut self) {
-        self.prepared = true;
+    fn announce(&mut self, next: Next) {
+        self.next = next;
         self.source.prepare();
+    }
+
+    /// Makes a region before it is needed.
+    fn make_next(&mut self, near: Option<RegionId>) {
+        if let Err(error) = self.make(near) {
+            tracing::debug!(%error, "no region was made ahead");
+            self.next = Next::Failed;
+        }
     }
 
     /// Returns the block tables of all regions, in the order in which the regions were added.
@@ -286,19 +314,34 @@ impl BlockAllocator {
             Place::Near(region) => self.obtain_near(demand, owner, region, growth),
             Place::Anywhere => self.obtain_anywhere(demand, owner, growth).map(Some),
         };
-        self.prepare();
+        let last = obtained.as_ref().ok().and_then(Option::as_ref);
+        let last = last.map(|block| block.table().region());
+        self.prepare(last, growth);
         obtained
     }
 
-    /// Announces the next region if few blocks are free, and the machine's limit on memory permits a region.
-    fn prepare(&mut self) {
-        if self.prepared || self.regions.is_empty() || !self.may_grow() {
+    /// Announces the next region if few blocks are free, and the machine's limit on memory permits a region. With
+    /// [`BlockAllocator::make_ahead`], makes it when its memory is there. `last` is the region of the block that was just obtained.
+    fn prepare(&mut self, last: Option<RegionId>, growth: Growth) {
+        if self.regions.is_empty() || !self.may_grow() {
             return;
         }
-        let blocks = u64::from(self.geometry.blocks() - self.geometry.first_block());
-        if self.free_blocks() < blocks / PREPARED_SHARE {
-            self.announce();
+        let is_low = self.free_blocks() < u64::from(self.blocks()) / PREPARED_SHARE;
+        let near = match self.next {
+            Next::None if is_low => return self.announce(Next::Announced),
+            Next::Announced if is_low && self.ahead => last,
+            Next::Near(region) => Some(region),
+            _ => None,
+        };
+        if near.is_some() && growth.near && self.source.is_ready() {
+            marks::mark("alloc: region made ahead");
+            self.make_next(near);
         }
+    }
+
+    /// Returns the number of blocks of a region, without those of its table.
+    fn blocks(&self) -> u32 {
+        self.geometry.blocks() - self.geometry.first_block()
     }
 
     /// Returns whether the machine's limit on memory permits another region.
@@ -320,18 +363,28 @@ impl BlockAllocator {
         near: RegionId,
         growth: Growth,
     ) -> Result<Option<Block>, AllocError> {
-        let distance = |region: &RegionBlocks| ring_distance(region.table.region(), near);
-        let mut on_ring: Vec<(u32, usize)> = (0..self.regions.len())
-            .filter_map(|index| Some((distance(&self.regions[index])?, index)))
-            .collect();
+        // One that was made ahead may not have its copies yet.
+        let is_ahead = |region: &RegionBlocks| self.ahead && region.free == self.blocks();
+        let place = |index: usize| {
+            let region = &self.regions[index];
+            let distance = ring_distance(region.table.region(), near)?;
+            Some((is_ahead(region), distance, index))
+        };
+        let mut on_ring: Vec<_> = (0..self.regions.len()).filter_map(place).collect();
         on_ring.sort_unstable();
-        for (_, index) in on_ring {
+        for (_, _, index) in on_ring {
             if let Some(block) = self.regions[index].take(demand, owner)? {
                 return Ok(Some(block));
             }
         }
         if !growth.near {
             marks::mark("alloc: no region made to be near a region that waits");
+            return Ok(None);
+        }
+        let waits = self.ahead && self.may_grow() && !self.source.is_ready();
+        if waits && self.free_blocks() > 0 {
+            marks::mark("alloc: no wait for memory near another region");
+            self.announce(Next::Near(near));
             return Ok(None);
         }
         match self.grow(demand, Some(near), growth) {
@@ -405,10 +458,16 @@ impl BlockAllocator {
         if !growth.waits && !self.source.is_ready() {
             marks::mark("alloc: the memory of a region is being made");
             // Also if it was announced before: what was made may have become a copy.
-            self.announce();
+            self.announce(Next::Announced);
             return Err(AllocError::NoRegionYet);
         }
-        self.prepared = false;
+        self.make(near)?;
+        Ok(self.regions.len() - 1)
+    }
+
+    /// Creates a region, which becomes the last one.
+    fn make(&mut self, near: Option<RegionId>) -> Result<(), AllocError> {
+        self.next = Next::None;
         let (id, memory) = self.source.new_region(near)?;
         if self.has_region(id) {
             return Err(AllocError::RegionExists(id));
@@ -426,7 +485,7 @@ impl BlockAllocator {
         let table = BlockTable::format(memory, id, block_bytes, bases)?;
         self.adopt(Adoption::new(table), 1)?;
         marks::mark("alloc: region made");
-        Ok(self.regions.len() - 1)
+        Ok(())
     }
 }
 

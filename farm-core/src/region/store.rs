@@ -164,6 +164,9 @@ impl Store {
     /// Sets how many copies of regions there are, and how this machine makes its copies of other machines' regions.
     #[must_use]
     pub fn with_replication(mut self, replication: Replication, backups: Backups) -> Self {
+        if replication.replicas > 1 {
+            lock(&self.blocks).make_ahead();
+        }
         (self.replication, self.backups) = (replication, Some(backups));
         self
     }
