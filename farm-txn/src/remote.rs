@@ -195,8 +195,8 @@ fn reserved(worker: &mut Worker, key: u64, reply: Result<&[u8], CallError>) {
 
 /// Chooses a machine once more for an object that may be on any: the one that was asked may have to make a region first.
 fn ask_elsewhere(worker: &mut Worker, key: u64) {
-    let is_anywhere = |asked: &RemoteCall| asked.place.address.is_null();
-    if is_anywhere(&transactions(worker).calls[key as usize])
+    let hint = transactions(worker).calls[key as usize].place.address;
+    if hint.is_null()
         && let Some(machine) = worker.elsewhere_for_new_object()
     {
         marks::mark("alloc: another machine asked instead");

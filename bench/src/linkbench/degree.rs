@@ -46,7 +46,7 @@ const BUILT_IN: &[(f64, u64)] = &[
 const ABOVE_LAST: f64 = 1e-9;
 
 /// The sections of a `Distribution.dat`, in their order. Only the first one is used.
-const SECTIONS: [&str; 5] = [
+pub const SECTIONS: [&str; 5] = [
     "nlinks",
     "link_nreads",
     "link_nwrites",

@@ -8,7 +8,7 @@ use std::time::Duration;
 use farm_bench::closed_loop::{Extent, Ran};
 use farm_bench::graph::names::{self, Names};
 use farm_bench::linkbench::client::Client;
-use farm_bench::linkbench::degree::{Degrees, Links};
+use farm_bench::linkbench::degree::{Degrees, Links, SECTIONS};
 use farm_bench::linkbench::driver::{self, LinkCosts, Run};
 use farm_bench::linkbench::load::{self, Load, LoadedLinks};
 use farm_bench::linkbench::loaded::{Loaded, NODE_TYPE, link_type};
@@ -52,14 +52,7 @@ fn on<T: Send + 'static>(
 /// Loads a small graph whose first node has 40 links. Each machine writes a half.
 fn load(name: &str, spec: LinkSpec) -> Graph {
     let cluster = cluster(name, MACHINES as u16);
-    let sections = [
-        "nlinks",
-        "link_nreads",
-        "link_nwrites",
-        "node_nreads",
-        "node_nwrites",
-    ];
-    let sections = sections.map(|section| format!("{section}\n0 30.0\n1 60.0\n5 99.0\n40 100.0\n"));
+    let sections = SECTIONS.map(|section| format!("{section}\n0 30.0\n1 60.0\n5 99.0\n40 100.0\n"));
     let degrees = Degrees::parse("x", sections.concat().as_bytes()).unwrap();
     let spec = Arc::new(LinkSpec {
         first_id: 1,

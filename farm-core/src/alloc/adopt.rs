@@ -150,7 +150,7 @@ impl BlockAllocator {
         let mut vacant: BTreeMap<_, Vec<Vacancy>> = BTreeMap::new();
         let mut arrays = BTreeMap::new();
         let mut blocks = Vec::new();
-        let mut free = table.geometry().blocks() - table.geometry().first_block();
+        let mut free = table.geometry().object_blocks();
         for (index, Found { of, .. }) in found {
             let head = of.block.head();
             free -= head.run;

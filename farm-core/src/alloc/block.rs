@@ -207,14 +207,6 @@ impl BlockAllocator {
         self.source.prepare();
     }
 
-    /// Makes a region before it is needed.
-    fn make_next(&mut self, near: Option<RegionId>) {
-        if let Err(error) = self.make(near) {
-            tracing::debug!(%error, "no region was made ahead");
-            self.next = Next::Failed;
-        }
-    }
-
     /// Returns the block tables of all regions, in the order in which the regions were added.
     pub fn tables(&self) -> impl Iterator<Item = &BlockTable> {
         self.regions.iter().map(|region| &region.table)
@@ -252,8 +244,7 @@ impl BlockAllocator {
             usage.array_objects += arrays.map(|held| u64::from(held.free())).sum::<u64>();
             table.check()?;
             let geometry = table.geometry();
-            let tail = geometry.blocks() - geometry.first_block();
-            let mut free = tail as usize * geometry.block_bytes();
+            let mut free = geometry.object_blocks() as usize * geometry.block_bytes();
             let mut next = 0;
             while let Some(block) = table.next_block(next)? {
                 free -= block.bytes();
@@ -326,22 +317,21 @@ impl BlockAllocator {
         if self.regions.is_empty() || !self.may_grow() {
             return;
         }
-        let is_low = self.free_blocks() < u64::from(self.blocks()) / PREPARED_SHARE;
+        let few = u64::from(self.geometry.object_blocks()) / PREPARED_SHARE;
+        let is_low = || self.free_blocks() < few;
         let near = match self.next {
-            Next::None if is_low => return self.announce(Next::Announced),
-            Next::Announced if is_low && self.ahead => last,
+            Next::None if is_low() => return self.announce(Next::Announced),
+            Next::Announced if self.ahead && is_low() => last,
             Next::Near(region) => Some(region),
             _ => None,
         };
         if near.is_some() && growth.near && self.source.is_ready() {
             marks::mark("alloc: region made ahead");
-            self.make_next(near);
+            if let Err(error) = self.make(near) {
+                tracing::debug!(%error, "no region was made ahead");
+                self.next = Next::Failed;
+            }
         }
-    }
-
-    /// Returns the number of blocks of a region, without those of its table.
-    fn blocks(&self) -> u32 {
-        self.geometry.blocks() - self.geometry.first_block()
     }
 
     /// Returns whether the machine's limit on memory permits another region.
@@ -364,7 +354,8 @@ impl BlockAllocator {
         growth: Growth,
     ) -> Result<Option<Block>, AllocError> {
         // One that was made ahead may not have its copies yet.
-        let is_ahead = |region: &RegionBlocks| self.ahead && region.free == self.blocks();
+        let is_ahead =
+            |region: &RegionBlocks| self.ahead && region.free == self.geometry.object_blocks();
         let place = |index: usize| {
             let region = &self.regions[index];
             let distance = ring_distance(region.table.region(), near)?;

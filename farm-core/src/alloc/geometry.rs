@@ -52,6 +52,11 @@ impl Geometry {
         self.blocks
     }
 
+    /// Returns the number of blocks in which objects can be: all but those that the table fills.
+    pub fn object_blocks(self) -> u32 {
+        self.blocks - self.first_block()
+    }
+
     /// Returns the bytes of the table, header included; whole lines.
     pub fn table_bytes(self) -> usize {
         LINE_BYTES + (self.blocks as usize * ENTRY_BYTES).next_multiple_of(LINE_BYTES)
@@ -191,7 +196,7 @@ mod tests {
             count in 1u32..100_000,
         ) {
             let Some(geometry) = Geometry::new(1 << shift, blocks << shift) else { return Ok(()) };
-            let block = geometry.first_block() + block % (geometry.blocks() - geometry.first_block());
+            let block = geometry.first_block() + block % geometry.object_blocks();
             let class = SizeClass::new(class);
             let run = geometry.run_for(block, class, count);
             prop_assert!(run >= 1 && geometry.slots(block, run, class) >= count);

@@ -402,7 +402,7 @@ fn survives(
     };
     let (name, refused) = tables
         .find_map(create)
-        .expect("there is no memory for so many tables");
+        .expect("one of the tables needs a region that is not recorded yet");
     contains(&refused.to_string(), &["see the log of that machine"]);
     for text in texts {
         node.wait_for(text);

@@ -1,5 +1,6 @@
 //! Models: the allocator against sets of live objects and runs, and damaged tables.
 
+mod ahead;
 mod blocks;
 mod reclassify;
 mod replicas;

@@ -17,6 +17,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use farm_bench::linkbench::degree::SECTIONS;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
@@ -592,14 +593,7 @@ pub(crate) fn wait_until(otherwise: &str, most: Duration, mut condition: impl Fn
 
 /// Writes a distribution of out-degrees without very large ones, and returns the option that selects it.
 pub(crate) fn degrees(place: &Place) -> String {
-    let sections = [
-        "nlinks",
-        "link_nreads",
-        "link_nwrites",
-        "node_nreads",
-        "node_nwrites",
-    ];
-    let data = sections.map(|section| format!("{section}\n0 40.0\n2 90.0\n60 100.0\n"));
+    let data = SECTIONS.map(|section| format!("{section}\n0 40.0\n2 90.0\n60 100.0\n"));
     let path = place.path("own.dat");
     fs::write(&path, data.concat()).unwrap();
     format!("data_file={}", path.display())
