@@ -1,4 +1,4 @@
-//! What becomes of reservations when the primary of their region is lost.
+//! What becomes of reservations when the primary of their region is lost, or the machine that has asked for them.
 
 use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
@@ -150,8 +150,37 @@ fn is_kept(seed: u64) -> bool {
     cluster.inspect(0, |worker| worker.check_slab()).is_ok()
 }
 
+/// A machine is killed while one of its transactions has reserved a slot of another machine. Returns whether the slot is free when the
+/// others go on.
+fn is_free_again(seed: u64) -> bool {
+    let cluster = cluster(seed);
+    let near = create(&cluster, 0, None);
+    let (_, slot) = reserve(&cluster, PROGRAM, Some(near));
+    assert_eq!(slot.region(), near.region());
+    let agrees = || {
+        let check = |worker: &mut Worker| worker.check_slab();
+        cluster.inspect(0, check).is_ok()
+    };
+    assert!(!agrees(), "a slot is reserved without an object");
+    kill(&cluster, PROGRAM);
+    settle(&cluster);
+    // The logs are drained when all know the configuration.
+    let before = cluster.turns();
+    until(&cluster, "the end of the reservation", || {
+        agrees() || cluster.turns() > before + 2000
+    });
+    agrees()
+}
+
 #[test]
-fn a_reservation_ends_with_the_primary_that_gave_it() {
+fn a_slot_that_a_killed_machine_had_reserved_is_free_again() {
+    for seed in 0..4 {
+        assert!(is_free_again(seed), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_reservation_ends_with_its_configuration() {
     for seed in 0..4 {
         assert!(is_kept(seed), "seed {seed}");
     }
@@ -163,6 +192,8 @@ fn a_reservation_ends_with_the_primary_that_gave_it() {
 fn deliberate_bugs_of_void_reservations_are_found() {
     farm_core::mutants::switch(Some("void reservation released"));
     let is_found = !is_kept(0);
+    farm_core::mutants::switch(Some("reservations of lost machines stay"));
+    let also = !is_free_again(0);
     farm_core::mutants::switch(None);
-    assert!(is_found);
+    assert!(is_found && also);
 }

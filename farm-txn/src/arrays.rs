@@ -56,6 +56,7 @@ use crate::contexts::checkout;
 use crate::error::{Abort, TxError, lost, unusable_here};
 use crate::handle::TxHandle;
 use crate::layer::transactions;
+use crate::lent;
 use crate::object_run::ObjectRun;
 use crate::open;
 use crate::record;
@@ -276,9 +277,11 @@ fn ask(worker: &mut Worker, key: u64, (): ()) {
         .machine
         .expect("this request has a destination, because its objects are on another machine");
     let body = asked.objects.encode();
+    let asked_in = transactions(worker).configuration.to_le_bytes();
+    let body: [&[u8]; 2] = [&body, &asked_in];
     let cont = ReplyCont::new(reserved, key);
     let to = worker.log_poller(machine);
-    match to.and_then(|to| worker.call(to, ALLOC_ARRAY, &[&body], RESERVED_BYTES, cont)) {
+    match to.and_then(|to| worker.call(to, ALLOC_ARRAY, &body, RESERVED_BYTES, cont)) {
         Ok(()) => {}
         Err(CallError::Busy) => worker.when_room(Cont::new(ask, key)),
         // The error is reported from the event loop, because the current call may be the call that sent the request.
@@ -348,22 +351,29 @@ fn reserve(
 
 /// Reserves room for an array of another machine's transaction.
 pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
-    let Some(asked) = ObjectRun::decode(body) else {
+    let decoded = body.split_last_chunk().and_then(|(asked, asked_in)| {
+        Some((ObjectRun::decode(asked)?, u64::from_le_bytes(*asked_in)))
+    });
+    let Some((asked, asked_in)) = decoded else {
         let why = format!(
             "{} sent an ALLOC_ARRAY request that is not valid",
             request.from
         );
         return worker.distrust(request.from.machine, why);
     };
+    if lent::is_past(worker, asked_in) {
+        return worker.reply(request, &[regions::ASK_AGAIN]);
+    }
     let Ok(first) = reserve(worker, asked.class, asked.count, Some(asked.first)) else {
         marks::mark("alloc: refused to another machine");
         return worker.reply(request, &[]);
     };
+    let objects = ObjectRun { first, ..asked };
     if let Some(refusal) = regions::refusal(worker, first.region()) {
-        let objects = ObjectRun { first, ..asked };
         release_here(worker, &objects);
         return worker.reply(request, &[refusal]);
     }
+    lent::lend(worker, &objects, asked_in);
     let block = block_word(worker, first);
     let words = [first.to_bits(), block].map(u64::to_le_bytes);
     worker.reply(request, &[&words[0], &words[1]]);

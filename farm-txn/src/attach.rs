@@ -90,6 +90,7 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("transactions to retry", state.gate.len()),
         ("records in logs", state.primary.records()),
         ("records in the own log", state.own.records()),
+        ("slots reserved for other machines", state.lent.len()),
     ];
     let held = tasks.into_iter().chain(changes).chain(held);
     let what = leave::first_held(&held.collect::<Vec<_>>())?;

@@ -14,6 +14,7 @@ use crate::commit::truncations::Truncations;
 use crate::counters::TxCounters;
 use crate::error::TxError;
 use crate::handle::{OpenTx, TxHandle};
+use crate::lent::Lent;
 use crate::limits::TxLimits;
 use crate::object_run::Release;
 use crate::recovery::Recovering;
@@ -49,6 +50,8 @@ pub(crate) struct Transactions {
     pub(crate) patience: Duration,
     /// Released slots that are to be sent to the workers that own their blocks.
     pub(crate) releases: Vec<Release>,
+    /// Slots of this machine that are reserved for transactions of others.
+    pub(crate) lent: Lent,
     /// Commits that have not ended; `None` while one runs.
     pub(crate) commits: slab::Slab<Option<Box<Coordinator>>>,
     /// Commits that have not begun, because regions of their new objects are not recorded.

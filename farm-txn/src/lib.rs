@@ -67,6 +67,7 @@ mod error;
 mod handle;
 mod layer;
 mod leave;
+mod lent;
 mod limits;
 pub mod note;
 mod object_run;

@@ -12,6 +12,7 @@ use crate::calls::RemoteCall;
 use crate::counters::TxCounters;
 use crate::error::{Abort, TxError, lost};
 use crate::layer::transactions;
+use crate::lent;
 use crate::object_run::ObjectRun;
 use crate::open;
 use crate::regions;
@@ -20,8 +21,8 @@ use crate::tx::{ObjectId, Place, Tx, wrong_size};
 
 /// Message id of the request to reserve room for an object near an address.
 pub(crate) const ALLOC: MessageId = MessageId(MessageId::TXN + 2);
-/// Bytes of the request: size class and address.
-const ALLOC_BYTES: usize = 9;
+/// Bytes of the request: size class, address, and configuration of the worker that asks.
+const ALLOC_BYTES: usize = 17;
 /// Bytes of the reply: address, version and incarnation of the reserved slot, and what copies must know of its block, 0 if there
 /// are none. The reply is empty if there is no room.
 const RESERVED_BYTES: usize = 32;
@@ -142,9 +143,11 @@ pub(crate) fn alloc(worker: &mut Worker, asked: RemoteCall) {
 fn ask(worker: &mut Worker, key: u64, (): ()) {
     let asked = transactions(worker).calls[key as usize];
     let (place, machine) = (asked.place, asked.machine());
+    let asked_in = transactions(worker).configuration;
     let mut body = [0; ALLOC_BYTES];
     body[0] = place.class.get();
-    body[1..].copy_from_slice(&place.address.to_bits().to_le_bytes());
+    body[1..9].copy_from_slice(&place.address.to_bits().to_le_bytes());
+    body[9..].copy_from_slice(&asked_in.to_le_bytes());
     let cont = ReplyCont::new(reserved, key);
     let to = worker.log_poller(machine);
     match to.and_then(|to| worker.call(to, ALLOC, &[&body], RESERVED_BYTES, cont)) {
@@ -244,16 +247,17 @@ pub(crate) fn block_word(worker: &Worker, address: Address) -> u64 {
 
 /// Reserves room for an object of another machine's transaction.
 pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
-    let asked = body.split_first().and_then(|(class, hint)| {
-        let hint = u64::from_le_bytes(hint.try_into().ok()?);
-        Some((SizeClass::new(*class), Address::from_bits(hint)?))
+    let asked = body.split_last_chunk().and_then(|(body, asked_in)| {
+        let (class, hint) = body.split_first()?;
+        let hint = Address::from_bits(u64::from_le_bytes(hint.try_into().ok()?))?;
+        Some((SizeClass::new(*class), hint, u64::from_le_bytes(*asked_in)))
     });
-    let Some((class, hint)) = asked else {
+    let Some((class, hint, asked_in)) = asked else {
         let why = format!("{} sent an ALLOC request that is not valid", request.from);
         return worker.distrust(request.from.machine, why);
     };
-    if !worker.store().map().is_complete() {
-        // This machine joins, and the sender knows that before it.
+    // This machine joins, and the sender knows that before it, or the sender applies a configuration after this machine.
+    if !worker.store().map().is_complete() || lent::is_past(worker, asked_in) {
         return worker.reply(request, &[regions::ASK_AGAIN]);
     }
     let (reserved, room) = match worker.reserve_object_soon(class, Some(hint)) {
@@ -269,6 +273,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         slots::release_local(worker, address, class);
         return worker.reply(request, &[refusal]);
     }
+    lent::lend(worker, &ObjectRun::one(address, class), asked_in);
     let mut reply = [0; RESERVED_BYTES];
     let block = block_word(worker, address);
     let words = [

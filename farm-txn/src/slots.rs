@@ -3,9 +3,9 @@
 //! The worker that owns the block of a slot releases the slot. If that is another worker, the slot
 //! is sent to it by a message.
 //!
-//! A reservation ends with the primary that gave it: the next primary of the region knows nothing of it, and may have given the slot
-//! to another transaction. So a message names the configuration in which the slot was reserved, and nothing is released if the primary
-//! has changed since.
+//! Where machines may be lost, a reservation on another machine ends with the configuration in which it was asked for
+//! ([`lent`](crate::lent)). A message names that configuration, and nothing is released if the reservation has ended: another
+//! transaction may have the slot.
 
 use farm_core::alloc::{ReleaseError, SizeClass};
 use farm_core::ids::{Address, MachineId, WorkerRef};
@@ -38,15 +38,7 @@ pub(crate) fn release(
     address: Address,
     class: SizeClass,
 ) -> Result<(), ReleaseError> {
-    let released = match worker.release_object(address) {
-        // It was reserved on an earlier process of this machine, which was lost.
-        Err(_) if worker.survives() && worker.store().region(address.region()).is_none() => {
-            marks::mark("alloc: given back to a later process");
-            return Ok(());
-        }
-        released => released?,
-    };
-    if let Some(owner) = released {
+    if let Some(owner) = worker.release_object(address)? {
         marks::mark("alloc: freed into another worker's block");
         let slots = ObjectRun::one(address, class);
         let to = WorkerRef::new(worker.me().machine, owner);
@@ -88,6 +80,12 @@ fn flush(worker: &mut Worker, (): (), (): ()) {
     }
 }
 
+/// Takes back a slot that was reserved for another machine. Returns false if the reservation has ended.
+fn take_back(worker: &mut Worker, address: Address, asked_in: u64) -> bool {
+    let lent = &mut transactions(worker).lent;
+    lent.give_back(address, asked_in) || mutants::is_on("void reservation released")
+}
+
 /// Handles [`RELEASE`].
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let from = request.from.machine;
@@ -99,13 +97,13 @@ pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
         let why = format!("{} sent a RELEASE request that is not valid", request.from);
         return worker.distrust(from, why);
     };
-    let is_void = worker.store().primary_since(slots.first.region()) > since;
-    if is_void && !mutants::is_on("void reservation released") {
-        marks::mark("alloc: reserved by a primary that was lost");
-        return;
-    }
+    let is_lent = from != worker.me().machine && worker.survives();
     for index in 0..slots.count {
         let released = match slots.address(index) {
+            Some(address) if is_lent && !take_back(worker, address, since) => {
+                marks::mark("alloc: given back after its reservation has ended");
+                continue;
+            }
             Some(address) => release(worker, address, slots.class),
             None => Err(ReleaseError::NotOurs(slots.first)),
         };

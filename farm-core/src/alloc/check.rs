@@ -67,23 +67,11 @@ impl Slab {
         &self,
         tables: impl IntoIterator<Item = &'a BlockTable>,
     ) -> Result<(), Mismatch> {
-        self.check_with(tables, false)
-    }
-
-    /// As [`Slab::check`]. If `may_leak`, slots may be reserved without an object: lost machines had reserved them.
-    ///
-    /// # Errors
-    /// The first [`Mismatch`].
-    pub fn check_with<'a>(
-        &self,
-        tables: impl IntoIterator<Item = &'a BlockTable>,
-        may_leak: bool,
-    ) -> Result<(), Mismatch> {
         let mut given = 0;
         for table in tables {
             for_each_block(table, self.owner(), |block| {
                 given += 1;
-                self.check_block(&block, may_leak)
+                self.check_block(&block)
             })?;
         }
         let known = self.blocks.len();
@@ -94,7 +82,7 @@ impl Slab {
         }
     }
 
-    fn check_block(&self, block: &Block, may_leak: bool) -> Result<(), Mismatch> {
+    fn check_block(&self, block: &Block) -> Result<(), Mismatch> {
         let known = self
             .block_of(block.address_of(0))
             .map(|at| &self.blocks[at as usize]);
@@ -109,8 +97,7 @@ impl Slab {
         check_headers(block)?;
         for slot in 0..block.slots() {
             let (reserved, allocated) = (!known.slots.is_free(slot), block.is_allocated(slot));
-            let leaks = may_leak && reserved;
-            if reserved != allocated && !leaks {
+            if reserved != allocated {
                 let address = block.address_of(slot);
                 return Err(Mismatch::Object {
                     address,

@@ -145,11 +145,7 @@ impl Promoted {
             return true;
         }
         let mut blocks = self.adopted.get_mut(&region).into_iter().flatten();
-        let released = blocks.any(|block| block.release(address));
-        if released {
-            marks::mark("alloc: freed in a block that its worker is to take");
-        }
-        released
+        blocks.any(|block| block.release(address))
     }
 }
 

@@ -478,7 +478,6 @@ impl Worker {
         };
         if self.survives() && !regions.iter().all(|one| self.are_members(&one.1)) {
             // The configuration that this machine has applied since has these regions with other replicas.
-            marks::mark("region: told of replicas that are lost");
             return self.reply(request, &[]);
         }
         self.store.map().record(&regions);

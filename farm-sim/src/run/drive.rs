@@ -2,7 +2,7 @@
 
 use farm_check::checkers;
 use farm_check::history::{History, Transaction};
-use farm_check::workload::{self, FinalState, Log};
+use farm_check::workload::{self, FinalState, Kind, Log};
 use farm_core::alloc::class_for_payload;
 use farm_core::time::Nanos;
 use farm_core::worker::Worker;
@@ -122,14 +122,21 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     };
     let operations = guests.ended(&cluster);
     let present: Vec<usize> = guests.present(&cluster).collect();
-    let (logs, states) = guests.into_left();
-    let (quiet, finished) = match end {
-        End::Done(filled) if plan.loss.is_none() && rested.is_ok() => {
-            (true, finish(plan, &cluster, (&present, states), filled))
+    let (mut logs, states) = guests.into_left();
+    let of = |worker: &usize| cluster.inspect(*worker, workload::take_log);
+    logs.extend(present.iter().map(of));
+    // No client knows the nodes that those of lost processes have added.
+    let is_known = plan.loss.is_none() || survives && plan.spec.kind != Kind::Graph;
+    let finished = match end {
+        End::Done(filled) if is_known && rested.is_ok() => {
+            let mut running = present.clone();
+            running.retain(|worker| cluster.is_running(*worker));
+            finish(plan, &cluster, (&running, states), (&logs, filled))
         }
-        _ => (false, Ok(None)),
+        _ => Ok(None),
     };
-    let mut history = history(&cluster, &present, logs);
+    let quiet = plan.loss.is_none() && rested.is_ok() && matches!(end, End::Done(_));
+    let mut history = Log::merge(logs);
     if let Ok(Some(last)) = &finished {
         history.transactions.push(last.clone());
     }
@@ -350,16 +357,17 @@ fn standstill(cluster: &Cluster, guests: &Guests<'_>) -> Failure {
     Failure::new(Judge::Liveness, text)
 }
 
-/// Checks the final state of all workers against the workload, and returns it as a transaction that reads every object.
-/// `all` are the parts of machines that have left, and `filled` is the number of arrays that [`fill_memory`] reserved.
+/// Checks the final state of the workers that run against the workload, and returns it as a transaction that reads every object.
+/// `all` are the parts of machines that have left, `logs` those of all processes, and `filled` is the number of arrays that
+/// [`fill_memory`] reserved.
 fn finish(
     plan: &Plan,
     cluster: &Cluster,
-    (present, mut all): (&[usize], Vec<FinalState>),
-    filled: u64,
+    (running, mut all): (&[usize], Vec<FinalState>),
+    (logs, filled): (&[Log], u64),
 ) -> Result<Option<Transaction>, Failure> {
     let failure = |why| Failure::new(Judge::Rest, why);
-    for &worker in present {
+    for &worker in running {
         let finished = cluster.inspect(worker, workload::finish);
         all.push(finished.map_err(failure)?);
         let overtaken = cluster.inspect(worker, farm_txn::most_overtaken);
@@ -370,17 +378,17 @@ fn finish(
         }
     }
     let mut all = FinalState::all(all);
-    if plan.spec.kind.has_objects() {
+    if plan.loss.is_some() {
+        all.take_paid(logs);
+        if filled > 0 {
+            // The arrays of a machine that was lost are free.
+            all.taken = all.live;
+        }
+    } else if plan.spec.kind.has_objects() {
         all.taken -= filled;
     }
     all.check(&plan.spec).map_err(failure)?;
     Ok(all.last_read())
-}
-
-fn history(cluster: &Cluster, present: &[usize], mut logs: Vec<Log>) -> History {
-    let of = |worker: &usize| cluster.inspect(*worker, workload::take_log);
-    logs.extend(present.iter().map(of));
-    Log::merge(logs)
 }
 
 fn judge(history: &History, demands: bool, options: RunOptions) -> Result<(), Failure> {

@@ -129,6 +129,7 @@ pub const ALL: &[Mutant] = &[
     mutant("region served before its locks", "append-survived"),
     mutant("pull over newer", "append-survived"),
     mutant("taken slot handed out", "churn-survived"),
+    mutant("reservations of lost machines stay", "churn-survived"),
     mutant("log of an earlier process not read", "append-restarted"),
     mutant("what was drained is not kept", "append-restarted"),
     mutant("what was told is not kept", "append-restarted"),

@@ -20,7 +20,8 @@ use super::primary::LogState;
 use super::reserve::{leave_queues, release_reserved, wake};
 use super::serve::refuse;
 use crate::layer::transactions;
-use crate::record::{self, TxId};
+use crate::lent;
+use crate::record::{self, Kind, TxId};
 use crate::recovery::Decision;
 use crate::recovery::drained::{DrainedLogs, DrainedRecord};
 use crate::recovery::journal::{self, Entry};
@@ -110,9 +111,13 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
     for (at, index) in unread {
         let record = found.records.get(index);
         if let Some(Ok((_, record))) = record.map(DrainedRecord::decode) {
+            if let (Kind::Lock, Ok(lock)) = (record.kind, record.lock()) {
+                transactions(worker).lent.on_lock(&lock);
+            }
             refuse(worker, at, &record);
         }
     }
+    lent::release_earlier(worker, configuration);
     let state = transactions(worker);
     state.primary.clear();
     state.own = LogState::default();

@@ -98,6 +98,7 @@ fn log(worker: &mut Worker, id: LogId) -> &mut LogState {
 }
 
 fn lock(worker: &mut Worker, at: LogRecord, lock: &Lock<'_>) -> Result<(), Rejected> {
+    transactions(worker).lent.on_lock(lock);
     let verdict = Steps::lock(worker, at, lock)?;
     if verdict == Verdict::Granted {
         log(worker, at.log).on_locked(at.token);

@@ -34,6 +34,7 @@ pub(super) fn begin_all(worker: &mut Worker) {
             doing: Doing::Nothing,
             guard: None,
             unsure: Vec::new(),
+            unsure_cents: 0,
         }
     };
     work.clients = (0..spec.clients).map(client).collect();
@@ -97,7 +98,7 @@ pub(super) fn again_soon(
     worker.set_timer(Duration::from_nanos(wait), Cont::new(what, client));
 }
 
-/// Records the key operations that are under way and will get no result.
+/// Records the key operations that are under way and will get no result, and what they add.
 pub(super) fn note_unanswered(worker: &mut Worker) {
     let work = work(worker);
     for client in &work.clients {
@@ -107,5 +108,8 @@ pub(super) fn note_unanswered(worker: &mut Worker) {
                 .push(pending.record_without_result(client.number, client.begun));
         }
         work.log.operations.extend(&client.unsure);
+        work.log
+            .unsure
+            .extend((client.unsure_cents != 0).then_some(client.unsure_cents));
     }
 }

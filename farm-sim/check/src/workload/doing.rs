@@ -26,6 +26,8 @@ pub(super) struct Client {
     pub(super) guard: Option<EpochGuard>,
     /// The key operations that take effect if the pending transaction over rows commits.
     pub(super) unsure: Vec<KeyOperation>,
+    /// The cents that it adds then.
+    pub(super) unsure_cents: i64,
 }
 
 /// The current operation of a client.

@@ -127,6 +127,7 @@ impl Log {
 
     /// Records the cents that a transaction over rows has added.
     pub(super) fn pay(&mut self, cents: i64) {
+        self.paid_in += cents;
         self.file.write(|| Entry::Paid(cents));
     }
 

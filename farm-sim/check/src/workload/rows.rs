@@ -295,7 +295,8 @@ fn look(worker: &mut Worker, trail: &Trail) {
         accesses: accesses(trail),
     }));
     state.unsure = operations(trail, client, begun, begun, false);
-    work.log.doubt(client, &state.unsure, cents(trail));
+    state.unsure_cents = cents(trail);
+    work.log.doubt(client, &state.unsure, state.unsure_cents);
 }
 
 fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Result<(), Stop>)) {
@@ -316,6 +317,7 @@ fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Resul
         }
         work.log.doubt(state.number, &[], 0);
         state.unsure.clear();
+        state.unsure_cents = 0;
     }
     if result.is_ok() {
         let stay = &work

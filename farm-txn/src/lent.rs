@@ -1,0 +1,135 @@
+//! Slots that this worker has reserved for transactions of other machines, where machines may be lost.
+//!
+//! Such a reservation ends with the configuration in which it was asked for: no transaction of an earlier configuration commits unless
+//! its LOCK record is here. So nothing stays reserved for a machine that was killed, and a message that gives a slot back when
+//! the reservation has ended releases nothing, because another transaction may have the slot by then.
+//!
+//! A slot is here until its transaction writes a LOCK record, which says what becomes of it, or gives it back.
+
+use std::collections::BTreeMap;
+
+use farm_core::alloc::SizeClass;
+use farm_core::ids::Address;
+use farm_core::worker::Worker;
+use farm_core::{marks, mutants};
+
+use crate::layer::transactions;
+use crate::object_run::ObjectRun;
+use crate::record::{Effect, Lock};
+use crate::slots;
+
+/// The slots of one worker.
+#[derive(Default)]
+pub(crate) struct Lent {
+    slots: BTreeMap<Address, LentSlot>,
+}
+
+#[derive(Clone, Copy)]
+struct LentSlot {
+    class: SizeClass,
+    /// The configuration of the worker that has asked.
+    asked_in: u64,
+}
+
+impl Lent {
+    /// Returns the number of slots.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Adds slots that a worker has asked for in a configuration.
+    pub(crate) fn add(&mut self, slots: &ObjectRun, asked_in: u64) {
+        let class = slots.class;
+        let added = slots.addresses();
+        self.slots
+            .extend(added.map(|address| (address, LentSlot { class, asked_in })));
+    }
+
+    /// Takes the slots of new objects out, because a LOCK record names them.
+    pub(crate) fn on_lock(&mut self, lock: &Lock<'_>) {
+        if self.slots.is_empty() {
+            return;
+        }
+        let objects = lock.objects().map_while(Result::ok);
+        for object in objects.filter(|object| object.effect == Effect::Allocate) {
+            self.slots.remove(&object.address);
+        }
+    }
+
+    /// Takes a slot out that is given back. Returns false if its reservation has ended.
+    pub(crate) fn give_back(&mut self, address: Address, asked_in: u64) -> bool {
+        let slot = self.slots.get(&address);
+        let is_lent = slot.is_some_and(|slot| slot.asked_in == asked_in);
+        if is_lent {
+            self.slots.remove(&address);
+        }
+        is_lent
+    }
+
+    /// Takes out the slots that were asked for in configurations before this one.
+    fn take_earlier(&mut self, configuration: u64) -> Vec<(Address, SizeClass)> {
+        let ended = self
+            .slots
+            .extract_if(.., |_, slot| slot.asked_in < configuration);
+        ended.map(|(address, slot)| (address, slot.class)).collect()
+    }
+}
+
+/// Returns whether the worker that asks for room does not know the configuration of this one: its transaction cannot commit.
+pub(crate) fn is_past(worker: &mut Worker, asked_in: u64) -> bool {
+    worker.survives() && asked_in < transactions(worker).configuration
+}
+
+/// Notes slots that are reserved for a transaction of another machine, which has asked for them in a configuration.
+pub(crate) fn lend(worker: &mut Worker, slots: &ObjectRun, asked_in: u64) {
+    if worker.survives() {
+        transactions(worker).lent.add(slots, asked_in);
+    }
+}
+
+/// Releases the slots that were reserved in configurations before this one. The logs are drained: what their LOCK records name is not
+/// here any more.
+pub(crate) fn release_earlier(worker: &mut Worker, configuration: u64) {
+    for (address, class) in transactions(worker).lent.take_earlier(configuration) {
+        marks::mark("alloc: a reservation ends with its configuration");
+        if !mutants::is_on("reservations of lost machines stay") {
+            slots::release_local(worker, address, class);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use farm_core::alloc::class_for_payload;
+    use farm_core::ids::RegionId;
+
+    use super::*;
+
+    fn slots(first: u32, count: u32) -> ObjectRun {
+        let class = class_for_payload(40).unwrap();
+        ObjectRun {
+            first: Address::new(
+                RegionId::new(1, 1).unwrap(),
+                first * class.object_bytes() as u32,
+            ),
+            class,
+            count,
+        }
+    }
+
+    #[test]
+    fn a_reservation_ends_with_its_configuration() {
+        let mut lent = Lent::default();
+        lent.add(&slots(1, 2), 7);
+        lent.add(&slots(9, 1), 8);
+        let [one, other] = [1, 2].map(|at| slots(at, 1).first);
+        assert!(!lent.give_back(one, 6) && lent.give_back(one, 7));
+        assert!(!lent.give_back(one, 7));
+        assert_eq!(lent.take_earlier(7), []);
+        assert_eq!(lent.take_earlier(8), [(other, slots(1, 1).class)]);
+        // The slot was reserved again: a message about the earlier reservation releases nothing.
+        lent.add(&slots(2, 1), 8);
+        assert!(!lent.give_back(other, 7));
+        assert_eq!(lent.len(), 2);
+    }
+}
