@@ -16,19 +16,20 @@ pub use crate::replica::ReplicaError;
 use crate::replica::{install, place};
 
 /// Does what is left of a transaction that has ended, in one region. `kept` are the objects of undecided transactions of which this
-/// machine has values: their locks stay.
+/// machine has values: if it is the primary, their locks stay. On a backup nothing frees a lock if the undecided transaction aborts, so
+/// none stays: with it, the backup would apply no later change.
 ///
 /// # Errors
 /// [`ReplicaError`] if a record names an object that the replica cannot have.
 pub fn end(
     table: &BlockTable,
     ended: &EndedHere,
-    kept: &BTreeSet<Address>,
+    (kept, is_primary): (&BTreeSet<Address>, bool),
 ) -> Result<(), ReplicaError> {
     let bodies = ended.of.iter().filter(|one| one.0 == table.region());
     for object in bodies.flat_map(|one| one.1.objects_in(one.0)) {
         for one in object.each() {
-            let keeps_lock = kept.contains(&one.address);
+            let keeps_lock = is_primary && kept.contains(&one.address);
             if ended.committed {
                 apply(table, &one, keeps_lock)?;
             } else {
@@ -252,7 +253,7 @@ mod tests {
             )],
         };
         for _ in 0..2 {
-            end(&table, &ended, &BTreeSet::from([address])).unwrap();
+            end(&table, &ended, (&BTreeSet::from([address]), true)).unwrap();
             assert_eq!(header(&table, address), of(7, LockMode::Exclusive));
             assert!(write::load_incarnation(table.memory(), at).is_allocated());
         }
@@ -271,6 +272,30 @@ mod tests {
         }
     }
 
+    /// It once kept a lock for a transaction that was undecided and aborted. All later changes waited for it, so that logs became full and
+    /// the cluster stood still.
+    #[test]
+    fn a_backup_keeps_no_lock() {
+        let table = table();
+        let address = Address::new(table.region(), 4 * BLOCK_BYTES as u32);
+        let ended = EndedHere {
+            id: id(),
+            committed: true,
+            of: vec![(
+                table.region(),
+                body(address, 6, Effect::Allocate, 1 << 56 | 1),
+            )],
+        };
+        let kept = BTreeSet::from([address]);
+        for is_half_written in [false, true] {
+            if is_half_written {
+                write::take_over(table.memory(), address.offset() as usize);
+            }
+            end(&table, &ended, (&kept, false)).unwrap();
+            assert_eq!(header(&table, address), of(7, LockMode::Unlocked));
+        }
+    }
+
     #[test]
     fn ended_transactions_leave_no_lock_but_those_of_others() {
         let table = table();
@@ -284,10 +309,10 @@ mod tests {
         for (committed, version) in [(true, 4), (false, 4), (true, 6)] {
             let ended = ended(version - 1, committed);
             write::take_over(table.memory(), address.offset() as usize);
-            end(&table, &ended, &kept).unwrap();
+            end(&table, &ended, (&kept, true)).unwrap();
             let mode = header(&table, address).mode();
             assert_eq!(mode, LockMode::Exclusive, "{version}");
-            end(&table, &ended, &BTreeSet::new()).unwrap();
+            end(&table, &ended, (&BTreeSet::new(), true)).unwrap();
             assert_eq!(header(&table, address), of(version, LockMode::Unlocked));
         }
     }

@@ -160,8 +160,10 @@ fn begin(worker: &mut Worker, id: u64) {
         return;
     };
     let roles = roles(worker, &configuration);
-    let primary_of = |one: &&Replicas| one.primary() == roles.me;
-    let inactive = roles.regions.values().filter(primary_of).count();
+    let primary_of = roles.regions.iter();
+    let primary_of = primary_of.filter(|(_, replicas)| replicas.primary() == roles.me);
+    let primary_of: BTreeSet<RegionId> = primary_of.map(|(region, _)| *region).collect();
+    let inactive = primary_of.len();
     let state = &mut transactions(worker).recovering;
     state.inactive = inactive;
     state.tables.clear();
@@ -220,7 +222,7 @@ fn begin(worker: &mut Worker, id: u64) {
         "recovering transactions of earlier configurations"
     );
     for one in &ended {
-        if let Err(why) = end_here(worker, one, &kept) {
+        if let Err(why) = end_here(worker, one, (&kept, &primary_of)) {
             return worker.control().fail(why);
         }
     }
@@ -259,12 +261,18 @@ fn keep_told(worker: &mut Worker) -> Result<(), String> {
     }
 }
 
-/// Does what is left of a transaction that has ended.
-fn end_here(worker: &mut Worker, one: &EndedHere, kept: &BTreeSet<Address>) -> Result<(), String> {
+/// Does what is left of a transaction that has ended. `kept` are the objects of undecided transactions, and `primary_of` the regions of which
+/// this machine is the primary.
+fn end_here(
+    worker: &mut Worker,
+    one: &EndedHere,
+    (kept, primary_of): (&BTreeSet<Address>, &BTreeSet<RegionId>),
+) -> Result<(), String> {
     let regions: BTreeSet<RegionId> = one.of.iter().map(|of| of.0).collect();
     for region in regions {
+        let is_primary = primary_of.contains(&region);
         if let Some(table) = table(worker, region) {
-            replica::end(table, one, kept).map_err(|error| error.to_string())?;
+            replica::end(table, one, (kept, is_primary)).map_err(|error| error.to_string())?;
         }
     }
     for (region, body) in &one.of {

@@ -142,7 +142,8 @@ impl Recovering<'_> {
             let tables = self.tables.iter().filter(|(place, _)| place.0 == *me);
             for ((_, region), table) in tables {
                 for one in &ended {
-                    let ended = replica::end(table, one, &locked);
+                    let is_primary = self.regions[region].primary() == *me;
+                    let ended = replica::end(table, one, (&locked, is_primary));
                     ended.map_err(|error| format!("{region} on {me}: {error}"))?;
                 }
             }
