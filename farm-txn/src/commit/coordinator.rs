@@ -460,6 +460,12 @@ impl Coordinator {
         self.plan.participants.iter().any(Participant::has_record)
     }
 
+    /// Returns whether a commit without a record holds room in logs. One that aborts has released it, even if it waits for the next
+    /// configuration because a participant is lost.
+    pub(super) fn holds_room(&self) -> bool {
+        self.sequence != 0 && self.step != Step::Abort
+    }
+
     /// Suspends a commit that has written a record, because the configuration changes: recovery decides it.
     pub(super) fn suspend(&mut self) {
         marks::mark("commit: suspended");

@@ -77,7 +77,7 @@ fn end_or_suspend(worker: &mut Worker, commit: &mut Coordinator) {
     }
     marks::mark("commit: aborted because the configuration changes");
     leave_queues(worker, commit, |id| Cont::new(resume, id));
-    if commit.sequence != 0 {
+    if commit.holds_room() {
         for at in 0..commit.plan.participants.len() {
             release_reserved(worker, &mut commit.plan.participants[at]);
         }

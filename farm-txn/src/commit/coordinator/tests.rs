@@ -335,6 +335,36 @@ fn failures_are_undone_and_reported() {
 }
 
 /// The reservation for a new object is released by the primary if it was sent the LOCK, else by the coordinator.
+/// The machine of the first LOCK is lost: the commit aborts without a record, and may have to wait for the next configuration. That once
+/// released the room at the other machines again.
+#[test]
+fn room_is_released_once() {
+    let mut commit = up_to(Step::Lock);
+    assert!(commit.holds_room());
+    assert_eq!(
+        commit.next_action(),
+        Some(Action::LockLocal(LockMode::Exclusive))
+    );
+    commit.on_locked_local(Ok(()));
+    assert_eq!(commit.next_action(), Some(Action::SendLock(0)));
+    commit.on_lock_sent(Sent::Lost).unwrap();
+    let mut actions = Vec::new();
+    while let Some(action) = commit.next_action() {
+        if action == Action::ReleaseNew {
+            commit.tx.clear();
+        }
+        actions.push(action);
+    }
+    let released = [
+        Action::UnlockLocal,
+        Action::ReleaseNew,
+        Action::ReleaseReserved(0),
+        Action::ReleaseReserved(1),
+    ];
+    assert_eq!(actions, released);
+    assert!(!commit.has_record() && !commit.holds_room());
+}
+
 #[test]
 fn a_primary_releases_the_reservations_of_a_lock_that_it_received() {
     let mut commit = begin(&[(Some(2), Intent::Allocate), (Some(3), Intent::Allocate)]);
