@@ -56,7 +56,6 @@ use crate::contexts::checkout;
 use crate::error::{Abort, TxError, lost, unusable_here};
 use crate::handle::TxHandle;
 use crate::layer::transactions;
-use crate::lent;
 use crate::object_run::ObjectRun;
 use crate::open;
 use crate::record;
@@ -361,7 +360,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         );
         return worker.distrust(request.from.machine, why);
     };
-    if lent::is_past(worker, asked_in) {
+    if slots::is_past(worker, asked_in) {
         return worker.reply(request, &[regions::ASK_AGAIN]);
     }
     let Ok(first) = reserve(worker, asked.class, asked.count, Some(asked.first)) else {
@@ -373,7 +372,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         release_here(worker, &objects);
         return worker.reply(request, &[refusal]);
     }
-    lent::lend(worker, &objects, asked_in);
+    slots::lend(worker, &objects, asked_in);
     let block = block_word(worker, first);
     let words = [first.to_bits(), block].map(u64::to_le_bytes);
     worker.reply(request, &[&words[0], &words[1]]);

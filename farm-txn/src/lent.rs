@@ -10,13 +10,9 @@ use std::collections::BTreeMap;
 
 use farm_core::alloc::SizeClass;
 use farm_core::ids::Address;
-use farm_core::worker::Worker;
-use farm_core::{marks, mutants};
 
-use crate::layer::transactions;
 use crate::object_run::ObjectRun;
 use crate::record::{Effect, Lock};
-use crate::slots;
 
 /// The slots of one worker.
 #[derive(Default)]
@@ -67,34 +63,11 @@ impl Lent {
     }
 
     /// Takes out the slots that were asked for in configurations before this one.
-    fn take_earlier(&mut self, configuration: u64) -> Vec<(Address, SizeClass)> {
+    pub(crate) fn take_earlier(&mut self, configuration: u64) -> Vec<(Address, SizeClass)> {
         let ended = self
             .slots
             .extract_if(.., |_, slot| slot.asked_in < configuration);
         ended.map(|(address, slot)| (address, slot.class)).collect()
-    }
-}
-
-/// Returns whether the worker that asks for room does not know the configuration of this one: its transaction cannot commit.
-pub(crate) fn is_past(worker: &mut Worker, asked_in: u64) -> bool {
-    worker.survives() && asked_in < transactions(worker).configuration
-}
-
-/// Notes slots that are reserved for a transaction of another machine, which has asked for them in a configuration.
-pub(crate) fn lend(worker: &mut Worker, slots: &ObjectRun, asked_in: u64) {
-    if worker.survives() {
-        transactions(worker).lent.add(slots, asked_in);
-    }
-}
-
-/// Releases the slots that were reserved in configurations before this one. The logs are drained: what their LOCK records name is not
-/// here any more.
-pub(crate) fn release_earlier(worker: &mut Worker, configuration: u64) {
-    for (address, class) in transactions(worker).lent.take_earlier(configuration) {
-        marks::mark("alloc: a reservation ends with its configuration");
-        if !mutants::is_on("reservations of lost machines stay") {
-            slots::release_local(worker, address, class);
-        }
     }
 }
 

@@ -12,7 +12,6 @@ use crate::calls::RemoteCall;
 use crate::counters::TxCounters;
 use crate::error::{Abort, TxError, lost};
 use crate::layer::transactions;
-use crate::lent;
 use crate::object_run::ObjectRun;
 use crate::open;
 use crate::regions;
@@ -257,7 +256,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         return worker.distrust(request.from.machine, why);
     };
     // This machine joins, and the sender knows that before it, or the sender applies a configuration after this machine.
-    if !worker.store().map().is_complete() || lent::is_past(worker, asked_in) {
+    if !worker.store().map().is_complete() || slots::is_past(worker, asked_in) {
         return worker.reply(request, &[regions::ASK_AGAIN]);
     }
     let (reserved, room) = match worker.reserve_object_soon(class, Some(hint)) {
@@ -273,7 +272,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         slots::release_local(worker, address, class);
         return worker.reply(request, &[refusal]);
     }
-    lent::lend(worker, &ObjectRun::one(address, class), asked_in);
+    slots::lend(worker, &ObjectRun::one(address, class), asked_in);
     let mut reply = [0; RESERVED_BYTES];
     let block = block_word(worker, address);
     let words = [

@@ -80,6 +80,29 @@ fn flush(worker: &mut Worker, (): (), (): ()) {
     }
 }
 
+/// Returns whether the worker that asks for room does not know the configuration of this one: its transaction cannot commit.
+pub(crate) fn is_past(worker: &mut Worker, asked_in: u64) -> bool {
+    worker.survives() && asked_in < transactions(worker).configuration
+}
+
+/// Notes slots that are reserved for a transaction of another machine, which has asked for them in a configuration.
+pub(crate) fn lend(worker: &mut Worker, slots: &ObjectRun, asked_in: u64) {
+    if worker.survives() {
+        transactions(worker).lent.add(slots, asked_in);
+    }
+}
+
+/// Releases the slots that were reserved in configurations before this one. The logs are drained: what their LOCK records name is not
+/// here any more.
+pub(crate) fn release_earlier(worker: &mut Worker, configuration: u64) {
+    for (address, class) in transactions(worker).lent.take_earlier(configuration) {
+        marks::mark("alloc: a reservation ends with its configuration");
+        if !mutants::is_on("reservations of lost machines stay") {
+            release_local(worker, address, class);
+        }
+    }
+}
+
 /// Takes back a slot that was reserved for another machine. Returns false if the reservation has ended.
 fn take_back(worker: &mut Worker, address: Address, asked_in: u64) -> bool {
     let lent = &mut transactions(worker).lent;

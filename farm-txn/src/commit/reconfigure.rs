@@ -20,11 +20,11 @@ use super::primary::LogState;
 use super::reserve::{leave_queues, release_reserved, wake};
 use super::serve::refuse;
 use crate::layer::transactions;
-use crate::lent;
 use crate::record::{self, Kind, TxId};
 use crate::recovery::Decision;
 use crate::recovery::drained::{DrainedLogs, DrainedRecord};
 use crate::recovery::journal::{self, Entry};
+use crate::slots;
 
 /// Suspends or aborts the commits of this worker, because it applies another configuration.
 pub(crate) fn apply(worker: &mut Worker, configuration: &Configuration) {
@@ -117,7 +117,7 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
             refuse(worker, at, &record);
         }
     }
-    lent::release_earlier(worker, configuration);
+    slots::release_earlier(worker, configuration);
     let state = transactions(worker);
     state.primary.clear();
     state.own = LogState::default();

@@ -231,6 +231,8 @@ fn request_memory(cluster: &Cluster, hint: Address, class: u8, count: u32) {
             body.extend_from_slice(&count.to_le_bytes());
         }
         body.extend_from_slice(&hint.to_bits().to_le_bytes());
+        // The configuration.
+        body.extend_from_slice(&1u64.to_le_bytes());
         let id = MessageId(MessageId::TXN + if count > 1 { 3 } else { 2 });
         worker
             .call(to, id, &[&body], 24, ReplyCont::new(on_reply, ()))
