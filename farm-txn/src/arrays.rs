@@ -350,17 +350,14 @@ fn reserve(
 
 /// Reserves room for an array of another machine's transaction.
 pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
-    let decoded = body.split_last_chunk().and_then(|(asked, asked_in)| {
-        Some((ObjectRun::decode(asked)?, u64::from_le_bytes(*asked_in)))
-    });
-    let Some((asked, asked_in)) = decoded else {
+    let Some((asked, asked_in)) = ObjectRun::decode_with_configuration(body) else {
         let why = format!(
             "{} sent an ALLOC_ARRAY request that is not valid",
             request.from
         );
         return worker.distrust(request.from.machine, why);
     };
-    if slots::is_past(worker, asked_in) {
+    if slots::must_ask_again(worker, asked_in) {
         return worker.reply(request, &[regions::ASK_AGAIN]);
     }
     let Ok(first) = reserve(worker, asked.class, asked.count, Some(asked.first)) else {

@@ -94,6 +94,12 @@ impl ObjectRun {
         Ok(())
     }
 
+    /// Decodes the bytes of [`ObjectRun::encode`] and a configuration after them, as for [`ObjectRun::decode`].
+    pub(crate) fn decode_with_configuration(body: &[u8]) -> Option<(Self, u64)> {
+        let (run, configuration) = body.split_last_chunk()?;
+        Some((Self::decode(run)?, u64::from_le_bytes(*configuration)))
+    }
+
     /// Returns the run as bytes of a message.
     pub(crate) fn encode(&self) -> [u8; RUN_BYTES] {
         let mut body = [0; RUN_BYTES];

@@ -255,8 +255,7 @@ pub(crate) fn handle_alloc(worker: &mut Worker, request: Request, body: &[u8]) {
         let why = format!("{} sent an ALLOC request that is not valid", request.from);
         return worker.distrust(request.from.machine, why);
     };
-    // This machine joins, and the sender knows that before it, or the sender applies a configuration after this machine.
-    if !worker.store().map().is_complete() || slots::is_past(worker, asked_in) {
+    if slots::must_ask_again(worker, asked_in) {
         return worker.reply(request, &[regions::ASK_AGAIN]);
     }
     let (reserved, room) = match worker.reserve_object_soon(class, Some(hint)) {

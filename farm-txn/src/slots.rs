@@ -80,9 +80,11 @@ fn flush(worker: &mut Worker, (): (), (): ()) {
     }
 }
 
-/// Returns whether the worker that asks for room does not know the configuration of this one: its transaction cannot commit.
-pub(crate) fn is_past(worker: &mut Worker, asked_in: u64) -> bool {
-    worker.survives() && asked_in < transactions(worker).configuration
+/// Returns whether another machine that asks for room must do so again: this machine joins, and the other one knows that before it, or
+/// that one has not applied the configuration of this worker, so that its transaction cannot commit.
+pub(crate) fn must_ask_again(worker: &mut Worker, asked_in: u64) -> bool {
+    let is_past = worker.survives() && asked_in < transactions(worker).configuration;
+    is_past || !worker.store().map().is_complete()
 }
 
 /// Notes slots that are reserved for a transaction of another machine, which has asked for them in a configuration.
@@ -112,11 +114,8 @@ fn take_back(worker: &mut Worker, address: Address, asked_in: u64) -> bool {
 /// Handles [`RELEASE`].
 pub(crate) fn handle(worker: &mut Worker, request: Request, body: &[u8]) {
     let from = request.from.machine;
-    let decoded = body.split_last_chunk().and_then(|(slots, since)| {
-        let slots = ObjectRun::decode(slots).filter(|slots| !slots.first.is_null())?;
-        Some((slots, u64::from_le_bytes(*since)))
-    });
-    let Some((slots, since)) = decoded else {
+    let decoded = ObjectRun::decode_with_configuration(body);
+    let Some((slots, since)) = decoded.filter(|(slots, _)| !slots.first.is_null()) else {
         let why = format!("{} sent a RELEASE request that is not valid", request.from);
         return worker.distrust(from, why);
     };

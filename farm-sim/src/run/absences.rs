@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use farm_check::workload::{self, FinalState, Log, Spec};
+use farm_check::workload::{self, Log, Spec};
 use farm_core::ids::Address;
 use farm_core::marks;
 use farm_core::worker::Worker;
@@ -172,7 +172,6 @@ pub(super) struct Guests<'p> {
     /// Number of operations that ended on machines that left.
     ended: u64,
     logs: Vec<Log>,
-    states: Vec<FinalState>,
 }
 
 impl<'p> Guests<'p> {
@@ -206,7 +205,6 @@ impl<'p> Guests<'p> {
             resumed: 0,
             ended: 0,
             logs: Vec::new(),
-            states: Vec::new(),
         }
     }
 
@@ -410,18 +408,17 @@ impl<'p> Guests<'p> {
         guest.phase = Phase::IsAway;
         for (index, operations) in guest.operations.iter_mut().enumerate() {
             let worker = guest.machine * self.workers + index;
-            let (log, state) = cluster.inspect(worker, workload::take_left);
+            let log = cluster.inspect(worker, workload::take_log);
             let ended = cluster.inspect(worker, |worker| workload::progress(worker).ended);
             *operations = operations.saturating_sub(ended);
             self.ended += ended;
             self.logs.push(log);
-            self.states.push(state);
         }
     }
 
-    /// Returns the logs and the parts of the final state of machines that have left.
-    pub(super) fn into_left(self) -> (Vec<Log>, Vec<FinalState>) {
-        (self.logs, self.states)
+    /// Returns the logs of machines that have left.
+    pub(super) fn into_logs(self) -> Vec<Log> {
+        self.logs
     }
 }
 

@@ -122,16 +122,16 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
     };
     let operations = guests.ended(&cluster);
     let present: Vec<usize> = guests.present(&cluster).collect();
-    let (mut logs, states) = guests.into_left();
+    let mut logs = guests.into_logs();
     let of = |worker: &usize| cluster.inspect(*worker, workload::take_log);
     logs.extend(present.iter().map(of));
     // No client knows the nodes that those of lost processes have added.
     let is_known = plan.loss.is_none() || survives && plan.spec.kind != Kind::Graph;
     let finished = match end {
         End::Done(filled) if is_known && rested.is_ok() => {
-            let mut running = present.clone();
+            let mut running = present;
             running.retain(|worker| cluster.is_running(*worker));
-            finish(plan, &cluster, (&running, states), (&logs, filled))
+            finish(plan, &cluster, &running, (&logs, filled))
         }
         _ => Ok(None),
     };
@@ -358,15 +358,15 @@ fn standstill(cluster: &Cluster, guests: &Guests<'_>) -> Failure {
 }
 
 /// Checks the final state of the workers that run against the workload, and returns it as a transaction that reads every object.
-/// `all` are the parts of machines that have left, `logs` those of all processes, and `filled` is the number of arrays that
-/// [`fill_memory`] reserved.
+/// `logs` are those of all processes, and `filled` is the number of arrays that [`fill_memory`] reserved.
 fn finish(
     plan: &Plan,
     cluster: &Cluster,
-    (running, mut all): (&[usize], Vec<FinalState>),
+    running: &[usize],
     (logs, filled): (&[Log], u64),
 ) -> Result<Option<Transaction>, Failure> {
     let failure = |why| Failure::new(Judge::Rest, why);
+    let mut all = Vec::new();
     for &worker in running {
         let finished = cluster.inspect(worker, workload::finish);
         all.push(finished.map_err(failure)?);
@@ -378,12 +378,10 @@ fn finish(
         }
     }
     let mut all = FinalState::all(all);
-    if plan.loss.is_some() {
-        all.take_paid(logs);
-        if filled > 0 {
-            // The arrays of a machine that was lost are free.
-            all.taken = all.live;
-        }
+    all.take_paid(logs);
+    if plan.loss.is_some() && filled > 0 {
+        // The arrays of a machine that was lost are free.
+        all.taken = all.live;
     } else if plan.spec.kind.has_objects() {
         all.taken -= filled;
     }

@@ -244,14 +244,7 @@ mod tests {
         table
             .memory()
             .store(at, word, std::sync::atomic::Ordering::Relaxed);
-        let ended = EndedHere {
-            id: id(),
-            committed: true,
-            of: vec![(
-                table.region(),
-                body(address, 6, Effect::Format, 1 << 56 | 1),
-            )],
-        };
+        let ended = ended(&table, true, body(address, 6, Effect::Format, 1 << 56 | 1));
         for _ in 0..2 {
             end(&table, &ended, (&BTreeSet::from([address]), true)).unwrap();
             assert_eq!(header(&table, address), of(7, LockMode::Exclusive));
@@ -261,14 +254,19 @@ mod tests {
         assert_eq!(header(&table, address), of(7, LockMode::Unlocked));
     }
 
-    fn id() -> TxId {
-        TxId {
-            configuration: 1,
-            coordinator: farm_core::ids::WorkerRef::new(
-                farm_core::ids::MachineId::new(1).unwrap(),
-                farm_core::ids::WorkerId::FIRST,
-            ),
-            sequence: 5,
+    fn ended(table: &BlockTable, committed: bool, body: Body) -> EndedHere {
+        let coordinator = farm_core::ids::WorkerRef::new(
+            farm_core::ids::MachineId::new(1).unwrap(),
+            farm_core::ids::WorkerId::FIRST,
+        );
+        EndedHere {
+            id: TxId {
+                configuration: 1,
+                coordinator,
+                sequence: 5,
+            },
+            committed,
+            of: vec![(table.region(), body)],
         }
     }
 
@@ -278,14 +276,11 @@ mod tests {
     fn a_backup_keeps_no_lock() {
         let table = table();
         let address = Address::new(table.region(), 4 * BLOCK_BYTES as u32);
-        let ended = EndedHere {
-            id: id(),
-            committed: true,
-            of: vec![(
-                table.region(),
-                body(address, 6, Effect::Allocate, 1 << 56 | 1),
-            )],
-        };
+        let ended = ended(
+            &table,
+            true,
+            body(address, 6, Effect::Allocate, 1 << 56 | 1),
+        );
         let kept = BTreeSet::from([address]);
         for is_half_written in [false, true] {
             if is_half_written {
@@ -300,14 +295,10 @@ mod tests {
     fn ended_transactions_leave_no_lock_but_those_of_others() {
         let table = table();
         let address = Address::new(table.region(), 4 * BLOCK_BYTES as u32);
-        let ended = |read, committed| EndedHere {
-            id: id(),
-            committed,
-            of: vec![(table.region(), body(address, read, Effect::Write, 0))],
-        };
         let kept = BTreeSet::from([address]);
         for (committed, version) in [(true, 4), (false, 4), (true, 6)] {
-            let ended = ended(version - 1, committed);
+            let change = body(address, version - 1, Effect::Write, 0);
+            let ended = ended(&table, committed, change);
             write::take_over(table.memory(), address.offset() as usize);
             end(&table, &ended, (&kept, true)).unwrap();
             let mode = header(&table, address).mode();

@@ -261,8 +261,8 @@ fn keep_told(worker: &mut Worker) -> Result<(), String> {
     }
 }
 
-/// Does what is left of a transaction that has ended. `kept` are the objects of undecided transactions, and `primary_of` the regions of which
-/// this machine is the primary.
+/// Does what is left of a transaction that has ended. `kept` are the objects of undecided transactions. This machine is the primary of the
+/// regions `primary_of`.
 fn end_here(
     worker: &mut Worker,
     one: &EndedHere,

@@ -73,8 +73,9 @@ pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<Exit
     })?;
     cluster.stop()?;
     let (logs, finished): (Vec<Vec<Log>>, Vec<FinalState>) = records.into_iter().unzip();
-    let mut merged = Log::merge(logs.into_iter().flatten().collect());
-    let finished = FinalState::all(finished);
+    let (logs, mut finished) = (logs.concat(), FinalState::all(finished));
+    finished.take_paid(&logs);
+    let mut merged = Log::merge(logs);
     merged.transactions.extend(finished.last_read());
     if let Some(file) = &mut history {
         let lines = checkers::append::to_json_lines(&merged).map_err(|why| {

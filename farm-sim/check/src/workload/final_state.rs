@@ -26,11 +26,11 @@ pub struct FinalState {
     pub objects: Vec<Last>,
     /// The nodes of its machine, reported by the machine's first worker.
     pub nodes: Vec<AuditedNode>,
-    /// Cents that this worker's clients added to the total of all accounts.
+    /// Cents that clients added to the total of all accounts: [`FinalState::take_paid`].
     pub paid_in: i64,
     /// Objects that entries of its machine name and that are on other machines, so that they were not counted. Only a loss separates them.
     pub elsewhere: u64,
-    /// Cents that transactions add whose outcome is not known.
+    /// Cents that transactions add whose outcome is not known: [`FinalState::take_paid`].
     pub unsure: Vec<i64>,
 }
 
@@ -52,15 +52,13 @@ impl FinalState {
             all.live += one.live;
             all.objects.extend(one.objects);
             all.nodes.extend(one.nodes);
-            all.paid_in += one.paid_in;
             all.elsewhere += one.elsewhere;
-            all.unsure.extend(one.unsure);
         }
         all.objects.sort_by_key(|last| last.read.object());
         all
     }
 
-    /// Takes what clients have added from the logs of all processes, read from their files, and not from those that are left.
+    /// Takes what clients have added from the logs of all processes, including those that are gone.
     pub fn take_paid(&mut self, logs: &[Log]) {
         self.paid_in = logs.iter().map(|log| log.paid_in).sum();
         self.unsure = logs.iter().flat_map(|log| log.unsure.clone()).collect();

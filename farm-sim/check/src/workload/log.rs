@@ -20,11 +20,9 @@ pub struct Log {
     pub(super) operations: Vec<KeyOperation>,
     pub(super) graph: Vec<GraphOperation>,
     pub(super) violations: Vec<String>,
-    /// Cents that transactions over rows have added to the total, as far as that was written to the file.
-    #[serde(skip)]
+    /// Cents that transactions over rows have added to the total.
     pub(super) paid_in: i64,
     /// Cents that each of the transactions over rows adds if it has taken effect, which is not known.
-    #[serde(skip)]
     pub(super) unsure: Vec<i64>,
     /// Has all of this, too.
     #[serde(skip)]

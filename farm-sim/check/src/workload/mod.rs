@@ -167,15 +167,6 @@ pub fn take_log(worker: &mut Worker) -> Log {
     std::mem::take(&mut work(worker).log)
 }
 
-/// Takes from a worker whose machine has left what counts at the end: its log, and its part of the final state.
-pub fn take_left(worker: &mut Worker) -> (Log, FinalState) {
-    let state = FinalState {
-        paid_in: work(worker).rows.as_ref().map_or(0, |rows| rows.paid_in),
-        ..FinalState::default()
-    };
-    (take_log(worker), state)
-}
-
 /// Checks the shards that this worker owns, of the tables of the workload, when no operation is under way.
 ///
 /// # Errors

@@ -93,7 +93,6 @@ pub(super) fn set_up(worker: &mut Worker) {
         begun: 0,
         loaded: false,
         missing: total - 1,
-        paid_in: 0,
         stay,
     });
     open(worker);
@@ -345,7 +344,6 @@ fn ended(worker: &mut Worker, client: usize, (trail, result): (Box<Trail>, Resul
             if let Some(number) = pending.asked {
                 work.log.end(number, now, Outcome::Committed);
             }
-            rows(worker).paid_in += cents(&trail);
         }
         Err(Stop::Conflict(_)) if pending.attempt < MOST_ATTEMPTS => {
             pending.attempt += 1;
@@ -381,7 +379,6 @@ pub(super) fn finish(worker: &mut Worker, finished: &mut FinalState) -> Result<(
         let facts = farm_kv::ops::check(worker, table)?;
         finished.live += facts.iter().map(|shard| shard.blocks).sum::<u64>();
     }
-    finished.paid_in = rows(worker).paid_in;
     for (name, _) in all_rows(&work(worker).spec.clone()) {
         let (Some(object), table) = (object_of(&name), attempt::table_of(worker, &name)) else {
             continue;

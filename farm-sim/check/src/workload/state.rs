@@ -75,7 +75,6 @@ pub(super) struct Rows {
     pub(super) loaded: bool,
     /// Number of other workers that have not replied that their rows are loaded.
     pub(super) missing: usize,
-    pub(super) paid_in: i64,
     /// The objects of rows that were loaded and are never removed.
     pub(super) stay: BTreeSet<ObjectId>,
 }

@@ -334,7 +334,6 @@ fn failures_are_undone_and_reported() {
     }
 }
 
-/// The reservation for a new object is released by the primary if it was sent the LOCK, else by the coordinator.
 /// The machine of the first LOCK is lost: the commit aborts without a record, and may have to wait for the next configuration. That once
 /// released the room at the other machines again.
 #[test]
@@ -365,6 +364,7 @@ fn room_is_released_once() {
     assert!(!commit.has_record() && !commit.holds_room());
 }
 
+/// The reservation for a new object is released by the primary if it was sent the LOCK, else by the coordinator.
 #[test]
 fn a_primary_releases_the_reservations_of_a_lock_that_it_received() {
     let mut commit = begin(&[(Some(2), Intent::Allocate), (Some(3), Intent::Allocate)]);
