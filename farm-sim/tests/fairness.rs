@@ -8,8 +8,9 @@
 use std::time::Duration;
 
 use farm_core::alloc::class_for_payload;
-use farm_core::ids::Address;
+use farm_core::ids::{Address, WorkerRef};
 use farm_core::marks;
+use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, ReadRequest, ReadResult, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_sim::fabric::{Odds, SimConfig};
@@ -70,7 +71,7 @@ fn cluster_with(change: impl FnOnce(&mut ClusterLimits)) -> Cluster {
         ..Odds::drawn(&mut rng)
     };
     let config = SimConfig {
-        workers: 1,
+        workers: limits.workers,
         odds: Some(odds),
         ..limits.fabric(1)
     };
@@ -330,4 +331,75 @@ fn endless_header_reads_do_not_hold_up_a_transaction() {
     // The transaction reads and locks; none of its steps is queued behind the header reads.
     let rounds = rounds_until_done(&cluster, 0, 20_000);
     assert!(rounds <= 4 * MORE_TURNS, "{rounds} turns");
+}
+
+/// A message that is answered at once.
+const ECHO: MessageId = MessageId(MessageId::APPLICATION);
+/// Calls of each worker at a time.
+const CALLS: u64 = 64;
+
+/// Calls the first worker of the first machine again and again.
+fn call(worker: &mut Worker, number: u64, (): ()) {
+    let to = WorkerRef::first_of(worker.machines()[0].0);
+    let cont = ReplyCont::new(answered, number);
+    match worker.call(to, ECHO, &[&[0; 100]], 0, cont) {
+        Err(CallError::Busy) => worker.when_room(Cont::new(call, number)),
+        called => called.unwrap(),
+    }
+}
+
+fn answered(worker: &mut Worker, number: u64, reply: Result<&[u8], CallError>) {
+    reply.unwrap();
+    load(worker).reads += 1;
+    call(worker, number, ());
+}
+
+/// Once, a worker that handed messages over to a slow worker of its machine filled that worker's ring from the rings of the first
+/// machines in each turn: no message of the last ones arrived any more, and none of its own.
+#[test]
+fn messages_of_all_machines_are_handed_over_to_a_slow_worker() {
+    let cluster = cluster_with(|limits| {
+        (limits.machines, limits.workers) = (7, 2);
+        (limits.operations, limits.most_outstanding) = (256, 256);
+        limits.ring_bytes = 1 << 14;
+    });
+    // The second worker of each machine: what it sends to the first machine arrives at the second worker there.
+    let callers: Vec<usize> = (1..cluster.workers()).step_by(2).collect();
+    for index in 0..cluster.workers() {
+        cluster.on(index, |worker| {
+            worker.register(ECHO, |worker, request, _| worker.reply(request, &[]));
+        });
+    }
+    for caller in &callers {
+        cluster.on(*caller, |worker| {
+            (0..CALLS).for_each(|number| call(worker, number, ()))
+        });
+    }
+    for turn in 0..20_000 {
+        for index in 0..cluster.workers() {
+            // The first worker takes one turn of 64.
+            if index > 0 || turn % 64 == 0 {
+                let now = cluster.now();
+                cluster.on(index, |worker| worker.turn(now));
+                deliver(&cluster);
+            }
+        }
+        cluster.fabric().advance_to(cluster.now() + 1_000);
+    }
+    let answers = callers
+        .iter()
+        .map(|caller| cluster.inspect(*caller, |worker| load(worker).reads));
+    let answers: Vec<u64> = answers.collect();
+    let (own, others) = answers.split_first().unwrap();
+    let (least, most) = (others.iter().min().unwrap(), others.iter().max().unwrap());
+    assert!(
+        least * 2 > *most,
+        "answers to the workers of other machines: {others:?}"
+    );
+    // A worker's own messages get the room of each second time.
+    let of_others: u64 = others.iter().sum();
+    assert!(
+        *own > of_others / 2 && of_others > own / 2,
+        "answers to the other worker of the machine: {own}, to the others: {others:?}"
+    );
 }

@@ -64,6 +64,9 @@ pub(crate) struct Messaging {
     /// Whether, since the last poll began, a record for another worker was found that could not be
     /// handed over.
     hand_over_waits: bool,
+    /// The ring that is polled first: the first one whose hand-over waited, so that all rings in turn get the room of another worker's
+    /// ring.
+    first_ring: usize,
     /// Time of the current poll of all rings.
     polled: Nanos,
     max_body: usize,
@@ -98,6 +101,7 @@ impl Messaging {
             generation: 0,
             deferred: VecDeque::with_capacity(64),
             hand_over_waits: false,
+            first_ring: 0,
             polled: Nanos::default(),
             max_body: max_message,
             counters: MessageCounters::default(),
@@ -331,11 +335,15 @@ impl Messaging {
         sent
     }
 
-    /// Begins a poll of all rings at the time `now`. Returns the number of rings.
-    pub(crate) fn begin_poll(&mut self, now: Nanos) -> usize {
+    /// Begins a poll of all rings at the time `now`. Returns the rings in the order in which to poll them.
+    #[inline]
+    pub(crate) fn begin_poll(&mut self, now: Nanos) -> impl Iterator<Item = usize> + use<> {
         self.polled = now;
         self.hand_over_waits = false;
-        self.links.incoming.len()
+        let rings = self.links.incoming.len();
+        // There are fewer rings after a machine was lost.
+        let first = self.first_ring.min(rings);
+        (first..rings).chain(0..first)
     }
 
     /// Returns whether this worker must keep polling: it waits for an event for which no
@@ -345,6 +353,11 @@ impl Messaging {
         self.is_waiting()
             || self.hand_over_waits
             || rings.any(|incoming| incoming.ring.owes_report())
+    }
+
+    /// Returns how many records have been handed over to other workers of the machine, and whether one waits since the last poll began.
+    pub(crate) fn handed_over(&self) -> (u64, bool) {
+        (self.counters.handed_over, self.hand_over_waits)
     }
 
     /// Returns the most records to take from one ring before the next ring is polled.
@@ -394,7 +407,10 @@ impl Messaging {
                 // The record stays in its ring until the destination worker has made room.
                 Err(_) => {
                     marks::mark("message: hand-over waits");
-                    self.hand_over_waits = true;
+                    if !self.hand_over_waits {
+                        self.hand_over_waits = true;
+                        self.first_ring = ring;
+                    }
                     Ok(Taken::Nothing)
                 }
             };

@@ -4,6 +4,9 @@
 //! Invariant: while a continuation waits for a slot of the arena, no operation that began later takes a slot that the
 //! continuation could use. Without this rule, reads that start new reads from their completions would take every slot
 //! before the waiting continuations are resumed (`farm-sim/tests/fairness.rs`).
+//!
+//! Records that are handed over to another worker of the machine compete with this worker's own messages to that worker. When they
+//! have filled its ring, the waiting continuations are resumed before the next records are handed over, until fewer wait.
 
 use std::collections::VecDeque;
 
@@ -25,6 +28,8 @@ pub(super) struct Room {
     rings: VecDeque<Cont<()>>,
     /// Latest time at which the continuations in `rings` are resumed.
     retry: Nanos,
+    /// Whether they are resumed before records are handed over to other workers of the machine.
+    rings_first: bool,
     /// Continuations that wait for slots of the arena.
     slots: SlotWaiters,
     /// Continuations that wait for room of the endpoint for a log record, oldest first.
@@ -63,6 +68,7 @@ impl Room {
         Self {
             rings: VecDeque::with_capacity(operations),
             retry: Nanos::default(),
+            rings_first: false,
             slots: SlotWaiters {
                 headers: VecDeque::with_capacity(operations),
                 by_class: vec![VecDeque::new(); classes],
@@ -218,11 +224,23 @@ impl Worker {
             return;
         }
         self.room.retry = self.now + RETRY_NANOS;
-        for _ in 0..self.room.rings.len() {
+        let before = self.room.rings.len();
+        for _ in 0..before {
             let Some(cont) = self.room.rings.pop_front() else {
                 break;
             };
             cont.resume(self, ());
         }
+        self.room.rings_first &= self.room.rings.len() >= before;
+    }
+
+    /// Returns whether continuations that wait for room in rings are to be resumed before records are handed over.
+    pub(super) fn waiters_go_first(&self) -> bool {
+        self.room.rings_first && !self.room.rings.is_empty()
+    }
+
+    /// Handles that handed-over records have filled the ring of another worker.
+    pub(super) fn let_waiters_go_first(&mut self) {
+        self.room.rings_first = true;
     }
 }

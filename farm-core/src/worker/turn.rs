@@ -28,11 +28,17 @@ impl Worker {
         let mut busy = self.run_timers();
         busy |= self.run_items();
         busy |= self.messaging.is_waiting() && self.messaging.send_deferred(&mut self.endpoint);
+        let waiters_go_first = self.waiters_go_first();
+        if waiters_go_first {
+            self.retry_for_room(true);
+        }
         let rings = self.poll_rings() | self.poll_logs();
         let completed = self.poll_completions();
         busy |= rings | completed;
         busy |= self.poll_local_reads(MOST_READS) > 0;
-        self.retry_for_room(rings | completed);
+        if !waiters_go_first {
+            self.retry_for_room(rings | completed);
+        }
         busy |= self.serve_writers();
         busy |= self.post_unposted();
         busy |= self.serve_slot_waiters();
@@ -130,7 +136,8 @@ impl Worker {
     fn poll_rings(&mut self) -> bool {
         let mut busy = false;
         let mut body = std::mem::take(&mut self.message_body);
-        for ring in 0..self.messaging.begin_poll(self.now) {
+        let (before, _) = self.messaging.handed_over();
+        for ring in self.messaging.begin_poll(self.now) {
             for _ in 0..self.messaging.burst() {
                 match self.messaging.take(ring, &mut self.endpoint, &mut body) {
                     Ok(Taken::Nothing) => break,
@@ -146,6 +153,10 @@ impl Worker {
             }
         }
         self.message_body = body;
+        let (after, waits) = self.messaging.handed_over();
+        if waits && after > before {
+            self.let_waiters_go_first();
+        }
         busy
     }
 
