@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use farm_core::ids::MachineId;
+use farm_core::mem::WORD_BYTES;
 use rand::Rng;
 use send_wrapper::SendWrapper;
 
@@ -28,16 +29,25 @@ pub(super) struct Buffer {
     pub(super) stores: Vec<Store>,
     /// Least group of the next store. A fence raises it above the groups of all buffered stores.
     pub(super) group: u64,
+    /// As [`bit`], of all buffered stores.
+    places: u64,
 }
 
-/// The two values that most loads need, kept outside the lock of the state because loads are about a thousand times as
+/// Returns the bit of a location in a set of 64. If the set does not have it, it does not have the location.
+pub(super) fn bit(at: Location) -> u64 {
+    1 << ((at.offset / WORD_BYTES + at.export) % 64)
+}
+
+/// What most loads need, kept outside the lock of the state because loads are about a thousand times as
 /// frequent as all other operations. One thread at a time runs a fabric, so relaxed accesses suffice.
 #[derive(Debug, Default)]
 pub(super) struct FastPath {
     /// Accesses left until the next interruption of the turn.
     pub(super) until_others: AtomicU32,
-    /// Number of buffered stores of the worker whose turn is running; `usize::MAX` if no turn is running.
-    pub(super) own_stores: AtomicUsize,
+    /// Whether a turn is running.
+    pub(super) in_turn: AtomicBool,
+    /// The set of the locations for which the worker whose turn is running has buffered stores: see [`bit`].
+    pub(super) own_stores: AtomicU64,
 }
 
 /// The processors of a fabric.
@@ -66,17 +76,21 @@ impl Processors {
             arriving: BTreeMap::new(),
             fast_path: Arc::new(FastPath {
                 until_others: AtomicU32::new(1),
-                own_stores: AtomicUsize::new(usize::MAX),
+                in_turn: AtomicBool::new(false),
+                own_stores: AtomicU64::new(0),
             }),
             others: None,
         }
     }
 
-    /// Publishes the number of buffered stores of the worker whose turn is running.
+    /// Publishes whether a turn is running, and which stores its worker has buffered.
     pub(super) fn publish_own_stores(&self) {
-        let own = self.running.map(|port| self.buffers[port].stores.len());
-        let own = own.unwrap_or(usize::MAX);
-        self.fast_path.own_stores.store(own, Ordering::Relaxed);
+        let own = self.running.map(|port| self.buffers[port].places);
+        let fast_path = &self.fast_path;
+        fast_path.in_turn.store(own.is_some(), Ordering::Relaxed);
+        fast_path
+            .own_stores
+            .store(own.unwrap_or(0), Ordering::Relaxed);
     }
 
     pub(super) fn add(&mut self) {
@@ -103,6 +117,13 @@ impl Buffer {
             }
         }
         self.stores.push(Store { at, value, group });
+        self.places |= bit(at);
+    }
+
+    /// Removes all stores, and returns them in the order in which they were made.
+    pub(super) fn drain(&mut self) -> std::vec::Drain<'_, Store> {
+        self.places = 0;
+        self.stores.drain(..)
     }
 
     pub(super) fn newest(&self, at: Location) -> Option<u64> {
@@ -126,7 +147,10 @@ impl Buffer {
             .stores
             .iter()
             .position(|store| store.group == lowest && store.at == at)?;
-        Some(self.stores.remove(first))
+        let taken = self.stores.remove(first);
+        let left = self.stores.iter();
+        self.places = left.fold(0, |places, store| places | bit(store.at));
+        Some(taken)
     }
 }
 

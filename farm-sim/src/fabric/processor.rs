@@ -13,7 +13,7 @@ use farm_core::ids::{MachineId, WorkerRef};
 use farm_core::mem::{Hook, Memory};
 use rand::Rng;
 
-use super::buffers::{FastPath, Store};
+use super::buffers::{FastPath, Store, bit};
 use super::connection::Location;
 use super::state::State;
 use super::trace::Event;
@@ -145,14 +145,12 @@ impl State {
 
     /// Makes all buffered stores of a worker visible, in the order in which they were made.
     pub(super) fn drain(&mut self, port: usize) {
-        let stores = std::mem::take(&mut self.processors.buffers[port].stores);
-        self.processors.waiting -= stores.len();
-        for Store { at, value, .. } in &stores {
-            self.store(*at, *value);
+        let (buffer, exports) = (&mut self.processors.buffers[port], &self.exports);
+        for Store { at, value, .. } in buffer.drain() {
+            self.processors.waiting -= 1;
+            let memory = &exports[at.export].memory;
+            memory.store(at.offset, value, Ordering::Release);
         }
-        let stores_made = &mut self.processors.buffers[port].stores;
-        *stores_made = stores;
-        stores_made.clear();
         self.processors.publish_own_stores();
     }
 
@@ -215,10 +213,14 @@ impl ProcessorHook {
     }
 
     /// Returns true if a load can skip the lock, and counts it: no interruption is due, and the worker whose turn is
-    /// running has no buffered stores, so that it sees memory as it is.
-    fn is_plain(&self) -> bool {
+    /// running has no buffered store there, so that it sees memory as it is. Outside of turns all loads do.
+    fn is_plain(&self, offset: usize) -> bool {
+        if !self.fast_path.in_turn.load(Ordering::Relaxed) {
+            return true;
+        }
         let left = self.fast_path.until_others.load(Ordering::Relaxed);
-        let plain = left > 1 && self.fast_path.own_stores.load(Ordering::Relaxed) == 0;
+        let own = self.fast_path.own_stores.load(Ordering::Relaxed);
+        let plain = left > 1 && own & bit(self.at(offset)) == 0;
         if plain {
             self.fast_path
                 .until_others
@@ -261,7 +263,7 @@ impl ProcessorHook {
 
 impl Hook for ProcessorHook {
     fn load(&self, offset: usize, _: Ordering) -> u64 {
-        if self.is_plain() {
+        if self.is_plain(offset) {
             return self.memory.load(offset, Ordering::Relaxed);
         }
         let (state, at) = (self.locked(), self.at(offset));

@@ -117,16 +117,27 @@ fn copy_left(
     for one in copies {
         let left = one.copies.iter();
         for (machine, memory) in left.filter(|copy| !loss.lost.contains(&copy.0)) {
-            let mut words = vec![0; memory.len() / WORD_BYTES];
-            memory.read_words(0, &mut words);
-            let copy = Memory::anonymous(memory.len());
-            copy.write_words(0, &words);
-            let table = BlockTable::open_after_crash(copy, one.region);
+            let table = BlockTable::open_after_crash(copy(memory), one.region);
             let table = table.map_err(|error| error.to_string())?;
             tables.insert((*machine, one.region), table);
         }
     }
     Ok(tables)
+}
+
+/// Copies memory. Most of it is zero in most runs.
+fn copy(memory: &Memory) -> Memory {
+    let copy = Memory::anonymous(memory.len());
+    let mut words = [0; 512];
+    for at in (0..memory.len()).step_by(size_of_val(&words)) {
+        let some = words.len().min((memory.len() - at) / WORD_BYTES);
+        let words = &mut words[..some];
+        memory.read_words(at, words);
+        if words.iter().any(|word| *word != 0) {
+            copy.write_words(at, words);
+        }
+    }
+    copy
 }
 
 impl Recovering<'_> {
