@@ -171,6 +171,14 @@ pub enum Exporter {
 }
 
 impl Exporter {
+    /// Returns an exporter that does not ask for huge pages if making them can take long.
+    pub(crate) fn with_small_pages(self) -> Self {
+        match self {
+            Self::Shm(exporter) => Self::Shm(exporter.with_small_pages()),
+            Self::Verbs(exporter) => Self::Verbs(exporter),
+        }
+    }
+
     /// Allocates memory that peers can import. Reserves its space immediately.
     ///
     /// # Errors

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::parts::{export_segment, ring_format};
+use super::parts::{between, export_segment, ring_format};
 use crate::config::Config;
 use crate::control::Control;
 use crate::fabric::{Admission, Capability, Exporter, PeerOffer};
@@ -66,8 +66,9 @@ impl Admission for Admit {
         if let Some(before) = self.segments.remove(&caller) {
             self.exporter.withdraw(&before);
         }
+        let exporter = between(&self.config, &self.exporter, [caller; 2]);
         let segment = (caller, layout);
-        let exported = export_segment(&self.config, &self.exporter, segment, self.kept.as_deref());
+        let exported = export_segment(&self.config, &exporter, segment, self.kept.as_deref());
         let (memory, capability) = exported.map_err(|error| error.to_string())?;
         // Withdrawn by the next call of this machine, also if it does not connect now.
         self.segments.insert(caller, capability);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::MachineError;
-use super::parts::{export_segment, ring_format};
+use super::parts::{between, export_segment, ring_format};
 use crate::config::{Config, MachineConfig};
 use crate::fabric::{Begins, Capability, ConnectError, FabricMachine, Patience, PeerOffer, Roster};
 use crate::ids::MachineId;
@@ -50,6 +50,7 @@ pub(super) fn meet(
     for machine in config.machines.iter().filter(meets) {
         let theirs = usize::from(machine.workers);
         let layout = SegmentLayout::of(ring_format(config), (id, workers), (machine.id, theirs));
+        let exporter = between(config, &exporter, [id, machine.id]);
         let (memory, capability) = export_segment(config, &exporter, (machine.id, layout), kept)?;
         segments.push((machine.id, theirs, memory, capability));
     }

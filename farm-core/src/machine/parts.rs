@@ -22,6 +22,16 @@ use crate::ring::RecordIntegrity;
 /// reads, even if they take more.
 const LARGE_READS_BYTES: usize = 8 << 20;
 
+/// Returns the exporter of rings and logs between these machines. A program without memory joins at any time and soon, so its rings and
+/// logs do not wait for huge pages.
+pub(super) fn between(config: &Config, exporter: &Exporter, machines: [MachineId; 2]) -> Exporter {
+    let exporter = exporter.clone();
+    match machines.iter().any(|one| config.memory_of(*one) == 0) {
+        true => exporter.with_small_pages(),
+        false => exporter,
+    }
+}
+
 /// Exports memory for rings and logs that a peer writes, or those of the own workers, and keeps it if logs are kept.
 pub(super) fn export_segment(
     config: &Config,

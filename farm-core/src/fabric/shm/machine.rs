@@ -134,6 +134,7 @@ impl ShmMachine {
     pub fn exporter(&self) -> Exporter {
         Exporter {
             shared: Arc::clone(&self.shared),
+            huge_pages: self.shared.config.huge_pages,
         }
     }
 
@@ -280,9 +281,19 @@ pub(super) fn is_locked(path: &Path) -> bool {
 #[derive(Clone)]
 pub struct Exporter {
     pub(super) shared: Arc<Shared>,
+    huge_pages: bool,
 }
 
 impl Exporter {
+    /// Returns an exporter that does not ask for huge pages: the kernel makes them only after work on all processors, which takes up to
+    /// half a second if these are busy.
+    pub(crate) fn with_small_pages(self) -> Self {
+        Self {
+            huge_pages: false,
+            ..self
+        }
+    }
+
     /// Returns the random number of this start of the machine.
     pub fn boot(&self) -> u64 {
         self.shared.boot
@@ -298,8 +309,8 @@ impl Exporter {
         writable: bool,
     ) -> Result<(Memory, Capability), MappingError> {
         let capability = self.next_capability(bytes, writable);
-        let (path, huge_pages) = (self.exported(&capability), self.shared.config.huge_pages);
-        let memory = Memory::of(Mapping::create(&path, bytes, huge_pages)?).window(0, bytes);
+        let path = self.exported(&capability);
+        let memory = Memory::of(Mapping::create(&path, bytes, self.huge_pages)?).window(0, bytes);
         Ok((memory, capability))
     }
 
