@@ -3,7 +3,6 @@
 use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
 use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
-use farm_sim::fabric::SimConfig;
 use farm_txn::api::{self, TxHandle};
 use farm_txn::{ObjectId, TxError};
 use rand::SeedableRng;
@@ -32,8 +31,12 @@ fn got(worker: &mut Worker) -> &mut Got {
 
 /// Returns a cluster of three machines with memory, which have copies of all regions, and one without, of one worker each.
 fn cluster(seed: u64) -> Cluster {
+    cluster_with(seed, |_| ())
+}
+
+fn cluster_with(seed: u64, change: impl FnOnce(&mut ClusterLimits)) -> Cluster {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let limits = ClusterLimits {
+    let mut limits = ClusterLimits {
         machines: 4,
         without_memory: 1,
         workers: 1,
@@ -41,8 +44,9 @@ fn cluster(seed: u64) -> Cluster {
         survives: true,
         ..ClusterLimits::drawn(&mut rng)
     };
+    change(&mut limits);
     let pace = Pace::drawn(&mut rng);
-    Cluster::new(SimConfig::seeded(seed), &limits, pace, attach)
+    Cluster::new(limits.fabric(seed), &limits, pace, attach)
 }
 
 fn until(cluster: &Cluster, what: &str, mut done: impl FnMut() -> bool) {
@@ -170,6 +174,51 @@ fn is_free_again(seed: u64) -> bool {
         agrees() || cluster.turns() > before + 2000
     });
     agrees()
+}
+
+/// Once, slots of LOCK records that their primary had not handled when the coordinator's machine was lost were released with their
+/// reservations, and again when recovery aborted the transactions: other transactions could have them by then.
+#[test]
+fn a_slot_is_released_once_when_its_machine_is_lost_in_a_commit() {
+    // More than a worker takes from one log in a turn, in which it notices the loss after that.
+    const COMMITS: usize = 48;
+    let cluster = cluster_with(1, |limits| {
+        (limits.operations, limits.most_outstanding) = (COMMITS, COMMITS);
+        (limits.log_bytes, limits.per_machine_bytes) = (1 << 16, 8 * limits.region_bytes as u64);
+    });
+    let near = create(&cluster, 0, None);
+    let opened: Vec<TxHandle> = (0..COMMITS)
+        .map(|_| {
+            let (tx, slot) = reserve(&cluster, PROGRAM, Some(near));
+            assert_eq!(slot.region(), near.region());
+            tx
+        })
+        .collect();
+    cluster.on(PROGRAM, |worker| {
+        for tx in opened {
+            let on_commit = |_: &mut Worker, _: u64, _: Result<(), TxError>| ();
+            api::commit(worker, tx, Cont::new(on_commit, 0));
+        }
+    });
+    // The others take no turn meanwhile.
+    for _ in 0..200 {
+        let now = cluster.now();
+        cluster.on(PROGRAM, |worker| worker.turn(now));
+        cluster.fabric().settle();
+        cluster.fabric().advance_to(cluster.now() + 1_000);
+    }
+    cluster.kill(PROGRAM);
+    settle(&cluster);
+    let before = cluster.turns();
+    until(&cluster, "the end of recovery", || {
+        cluster.turns() > before + 4000
+    });
+    for machine in 0..PROGRAM {
+        cluster.inspect(machine, |worker| {
+            assert_eq!(farm_txn::left_over(worker), None);
+            worker.check_slab().unwrap();
+        });
+    }
 }
 
 #[test]

@@ -33,6 +33,8 @@ struct Load {
     reads: u64,
     /// The object that the transaction changes.
     object: Option<Address>,
+    /// The bytes of each message.
+    bytes: usize,
     done: Option<Result<(), String>>,
     /// Number of transactions that have ended.
     ended: usize,
@@ -342,10 +344,21 @@ const CALLS: u64 = 64;
 fn call(worker: &mut Worker, number: u64, (): ()) {
     let to = WorkerRef::first_of(worker.machines()[0].0);
     let cont = ReplyCont::new(answered, number);
-    match worker.call(to, ECHO, &[&[0; 100]], 0, cont) {
+    let body = [0; 600];
+    let bytes = load(worker).bytes;
+    match worker.call(to, ECHO, &[&body[..bytes]], 0, cont) {
         Err(CallError::Busy) => worker.when_room(Cont::new(call, number)),
         called => called.unwrap(),
     }
+}
+
+fn send_all(worker: &mut Worker, _: u64, (): ()) {
+    let to = WorkerRef::first_of(worker.me().machine);
+    let body = vec![0; load(worker).bytes];
+    while worker.send(to, ECHO, &[&body]).is_ok() {
+        load(worker).reads += 1;
+    }
+    worker.when_room(Cont::new(send_all, 0));
 }
 
 fn answered(worker: &mut Worker, number: u64, reply: Result<&[u8], CallError>) {
@@ -358,6 +371,14 @@ fn answered(worker: &mut Worker, number: u64, reply: Result<&[u8], CallError>) {
 /// machines in each turn: no message of the last ones arrived any more, and none of its own.
 #[test]
 fn messages_of_all_machines_are_handed_over_to_a_slow_worker() {
+    // As many messages as a worker takes from one ring at a time fill half of the ring, and far fewer.
+    for (bytes, is_greedy) in [(100, false), (600, false), (100, true)] {
+        hand_over(bytes, is_greedy);
+    }
+}
+
+/// `is_greedy`: the other worker of the slow worker's machine sends as many messages as there is room for, from one continuation.
+fn hand_over(bytes: usize, is_greedy: bool) {
     let cluster = cluster_with(|limits| {
         (limits.machines, limits.workers) = (7, 2);
         (limits.operations, limits.most_outstanding) = (256, 256);
@@ -372,7 +393,11 @@ fn messages_of_all_machines_are_handed_over_to_a_slow_worker() {
     }
     for caller in &callers {
         cluster.on(*caller, |worker| {
-            (0..CALLS).for_each(|number| call(worker, number, ()))
+            load(worker).bytes = bytes;
+            match is_greedy && *caller == callers[0] {
+                true => send_all(worker, 0, ()),
+                false => (0..CALLS).for_each(|number| call(worker, number, ())),
+            }
         });
     }
     for turn in 0..20_000 {
@@ -393,13 +418,13 @@ fn messages_of_all_machines_are_handed_over_to_a_slow_worker() {
     let (own, others) = answers.split_first().unwrap();
     let (least, most) = (others.iter().min().unwrap(), others.iter().max().unwrap());
     assert!(
-        least * 2 > *most,
+        least * 8 > *most,
         "answers to the workers of other machines: {others:?}"
     );
-    // A worker's own messages get the room of each second time.
+    // A worker's own messages get half of the room.
     let of_others: u64 = others.iter().sum();
     assert!(
-        *own > of_others / 2 && of_others > own / 2,
+        own * 4 > of_others && of_others * 4 > *own,
         "answers to the other worker of the machine: {own}, to the others: {others:?}"
     );
 }

@@ -91,6 +91,7 @@ pub fn left_over(worker: &mut Worker) -> Option<String> {
         ("records in logs", state.primary.records()),
         ("records in the own log", state.own.records()),
         ("slots reserved for other machines", state.lent.len()),
+        ("slots released twice", state.not_released),
     ];
     let held = tasks.into_iter().chain(changes).chain(held);
     let what = leave::first_held(&held.collect::<Vec<_>>())?;

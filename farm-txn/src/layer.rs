@@ -52,6 +52,8 @@ pub(crate) struct Transactions {
     pub(crate) releases: Vec<Release>,
     /// Slots of this machine that are reserved for transactions of others.
     pub(crate) lent: Lent,
+    /// Number of slots that could not be released: one is an error.
+    pub(crate) not_released: usize,
     /// Commits that have not ended; `None` while one runs.
     pub(crate) commits: slab::Slab<Option<Box<Coordinator>>>,
     /// Commits that have not begun, because regions of their new objects are not recorded.

@@ -52,14 +52,18 @@ impl Lent {
         }
     }
 
-    /// Takes a slot out that is given back. Returns false if its reservation has ended.
-    pub(crate) fn give_back(&mut self, address: Address, asked_in: u64) -> bool {
-        let slot = self.slots.get(&address);
-        let is_lent = slot.is_some_and(|slot| slot.asked_in == asked_in);
-        if is_lent {
-            self.slots.remove(&address);
-        }
-        is_lent
+    /// Takes out those of some slots that are given back whose reservation has not ended. `last` is the address of the last one.
+    pub(crate) fn give_back(
+        &mut self,
+        (slots, last): (&ObjectRun, Address),
+        asked_in: u64,
+    ) -> Vec<Address> {
+        // There are as many steps as slots here, however many the message names.
+        let is_given = |address: &Address, slot: &mut LentSlot| {
+            slot.asked_in == asked_in && slot.class == slots.class && slots.has(*address)
+        };
+        let given = self.slots.extract_if(slots.first..=last, is_given);
+        given.map(|(address, _)| address).collect()
     }
 
     /// Takes out the slots that were asked for in configurations before this one.
@@ -96,13 +100,27 @@ mod tests {
         lent.add(&slots(1, 2), 7);
         lent.add(&slots(9, 1), 8);
         let [one, other] = [1, 2].map(|at| slots(at, 1).first);
-        assert!(!lent.give_back(one, 6) && lent.give_back(one, 7));
-        assert!(!lent.give_back(one, 7));
+        let give_back = |lent: &mut Lent, at, asked_in| {
+            let slots = slots(at, 1);
+            lent.give_back((&slots, slots.first), asked_in)
+        };
+        assert_eq!(give_back(&mut lent, 1, 6), []);
+        assert_eq!(give_back(&mut lent, 1, 7), [one]);
+        assert_eq!(give_back(&mut lent, 1, 7), []);
         assert_eq!(lent.take_earlier(7), []);
         assert_eq!(lent.take_earlier(8), [(other, slots(1, 1).class)]);
         // The slot was reserved again: a message about the earlier reservation releases nothing.
         lent.add(&slots(2, 1), 8);
-        assert!(!lent.give_back(other, 7));
+        assert_eq!(give_back(&mut lent, 2, 7), []);
         assert_eq!(lent.len(), 2);
+        // Only slots of the run and its class are given back.
+        let all = slots(1, 9);
+        let other_class = ObjectRun {
+            class: class_for_payload(400).unwrap(),
+            ..all
+        };
+        let last = slots(9, 1).first;
+        assert_eq!(lent.give_back((&other_class, last), 8), []);
+        assert_eq!(lent.give_back((&all, last), 8), [other, last]);
     }
 }

@@ -44,6 +44,12 @@ impl ObjectRun {
         self.first.checked_add(u32::try_from(offset).ok()?)
     }
 
+    /// Returns whether an address, from that of the first object to that of the last one, is that of an object.
+    pub(crate) fn has(&self, address: Address) -> bool {
+        let offset = address.offset() - self.first.offset();
+        (offset as usize).is_multiple_of(self.class.object_bytes())
+    }
+
     /// Returns the addresses of all objects.
     pub(crate) fn addresses(self) -> impl Iterator<Item = Address> {
         (0..self.count).map_while(move |index| self.address(index))

@@ -17,6 +17,7 @@ use crate::worker::{Inbox, Linking};
 
 /// Admits machines, and has the workers connect to them.
 pub(super) struct Admit {
+    me: MachineId,
     config: Config,
     exporter: Exporter,
     kept: Option<Arc<dyn Kept>>,
@@ -31,12 +32,13 @@ pub(super) struct Admit {
 impl Admit {
     /// Creates the admission of a machine. `segments` are those exported for the machines that have connected.
     pub(super) fn new(
-        config: &Config,
+        (me, config): (MachineId, &Config),
         (exporter, kept): (Exporter, Option<Arc<dyn Kept>>),
         control: Arc<Control>,
         (inboxes, segments): (Vec<Arc<Inbox>>, BTreeMap<MachineId, Capability>),
     ) -> Self {
         Self {
+            me,
             config: config.clone(),
             exporter,
             kept,
@@ -66,7 +68,7 @@ impl Admission for Admit {
         if let Some(before) = self.segments.remove(&caller) {
             self.exporter.withdraw(&before);
         }
-        let exporter = between(&self.config, &self.exporter, [caller; 2]);
+        let exporter = between(&self.config, &self.exporter, [self.me, caller]);
         let segment = (caller, layout);
         let exported = export_segment(&self.config, &exporter, segment, self.kept.as_deref());
         let (memory, capability) = exported.map_err(|error| error.to_string())?;

@@ -346,7 +346,7 @@ impl Machine {
     ) -> Result<(), MachineError> {
         let exporter = (self.exporter.clone(), self.kept());
         let (control, own) = (Arc::clone(&self.control), (self.inboxes.clone(), segments));
-        let admit = Admit::new(config, exporter, control, own);
+        let admit = Admit::new((self.id, config), exporter, control, own);
         Ok(self.fabric.admit(Box::new(admit))?)
     }
 

@@ -64,9 +64,11 @@ pub(crate) struct Messaging {
     /// Whether, since the last poll began, a record for another worker was found that could not be
     /// handed over.
     hand_over_waits: bool,
-    /// The ring that is polled first: the first one whose hand-over waited, so that all rings in turn get the room of another worker's
-    /// ring.
+    /// The ring that is polled first: the first one whose hand-over waited, or the next one if records of that one had been handed over,
+    /// so that all rings in turn get the room of another worker's ring.
     first_ring: usize,
+    /// The number of records that were handed over since the last poll began, and the ring of the last one.
+    handed: (u64, usize),
     /// Time of the current poll of all rings.
     polled: Nanos,
     max_body: usize,
@@ -102,6 +104,7 @@ impl Messaging {
             deferred: VecDeque::with_capacity(64),
             hand_over_waits: false,
             first_ring: 0,
+            handed: (0, 0),
             polled: Nanos::default(),
             max_body: max_message,
             counters: MessageCounters::default(),
@@ -340,8 +343,9 @@ impl Messaging {
     pub(crate) fn begin_poll(&mut self, now: Nanos) -> impl Iterator<Item = usize> + use<> {
         self.polled = now;
         self.hand_over_waits = false;
+        self.handed = (0, 0);
         let rings = self.links.incoming.len();
-        // There are fewer rings after a machine was lost.
+        // It may be after the last one, and there are fewer after a machine was lost.
         let first = self.first_ring.min(rings);
         (first..rings).chain(0..first)
     }
@@ -355,9 +359,14 @@ impl Messaging {
             || rings.any(|incoming| incoming.ring.owes_report())
     }
 
-    /// Returns how many records have been handed over to other workers of the machine, and whether one waits since the last poll began.
-    pub(crate) fn handed_over(&self) -> (u64, bool) {
-        (self.counters.handed_over, self.hand_over_waits)
+    /// Returns how many records were handed over to other workers since the last poll began, if one had to wait.
+    pub(crate) fn handed_over_until_full(&self) -> Option<u64> {
+        self.hand_over_waits.then_some(self.handed.0)
+    }
+
+    /// Returns the number of messages that were sent, but for replies.
+    pub(crate) fn sent(&self) -> u64 {
+        self.counters.calls + self.counters.one_way
     }
 
     /// Returns the most records to take from one ring before the next ring is polled.
@@ -402,6 +411,7 @@ impl Messaging {
                         marks::mark("message: handed over");
                     }
                     self.counters.handed_over += 1;
+                    self.handed = (self.handed.0 + 1, ring);
                     Ok(Taken::HandedOver)
                 }
                 // The record stays in its ring until the destination worker has made room.
@@ -409,7 +419,8 @@ impl Messaging {
                     marks::mark("message: hand-over waits");
                     if !self.hand_over_waits {
                         self.hand_over_waits = true;
-                        self.first_ring = ring;
+                        self.first_ring =
+                            ring + usize::from(self.handed.0 > 0 && self.handed.1 == ring);
                     }
                     Ok(Taken::Nothing)
                 }

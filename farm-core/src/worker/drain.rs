@@ -16,10 +16,21 @@ use crate::time::Nanos;
 /// What a drain finds in a log.
 #[derive(Debug)]
 pub enum Drained<'a> {
-    /// A record. If this worker has not handled it, and its writer may wait for a reply, also as what it would handle.
-    Record(&'a Record<'a>, Option<LogRecord>),
+    /// A record, and how far this worker has come with it.
+    Record(&'a Record<'a>, Handled),
     /// The last word that was stored [beside the log](Worker::free_log), before all records of the log.
     Note(u64),
+}
+
+/// How far a worker has come with a record that it drains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handled {
+    /// It has handled the record.
+    Yes,
+    /// It has not handled the record, whose writer may wait for a reply to it.
+    No(LogRecord),
+    /// It has not handled the record, whose writer is lost.
+    Never,
 }
 
 /// Gets what a drain finds.
@@ -78,8 +89,12 @@ impl Worker {
             };
             drainer.take(from, Drained::Note(log.ring.note()));
             let mut take = |end: u64, record: &Record<'_>| {
-                let unread = (end > handled && !is_lost).then(|| unread(record, end));
-                drainer.take(from, Drained::Record(record, unread));
+                let handled = match (end > handled, is_lost) {
+                    (false, _) => Handled::Yes,
+                    (true, false) => Handled::No(unread(record, end)),
+                    (true, true) => Handled::Never,
+                };
+                drainer.take(from, Drained::Record(record, handled));
             };
             let records = log.ring.records().map_err(|error| error.to_string());
             let end = records.and_then(|records| each(records, is_old, &mut take));
@@ -89,7 +104,8 @@ impl Worker {
         if let Some(own) = &logs.own {
             let me = self.me;
             drainer.take(me, Drained::Note(own.note()));
-            let mut take = |_, record: &Record<'_>| drainer.take(me, Drained::Record(record, None));
+            let mut take =
+                |_, record: &Record<'_>| drainer.take(me, Drained::Record(record, Handled::Yes));
             let records = own.records().map_err(|error| error.to_string());
             let end = records.and_then(|records| each(records, is_old, &mut take));
             own_end = end.map_err(|why| not_drained(me, &why))?;

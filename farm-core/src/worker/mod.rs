@@ -41,7 +41,7 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 pub use crate::mem::{Borrowed, Context};
 pub use continuation::{BorrowCont, Cont};
-pub use drain::{Drained, Drainer};
+pub use drain::{Drained, Drainer, Handled};
 use epoch::EpochBarrier;
 pub use epoch::{EpochCounters, EpochGuard};
 pub use fill::FillStatus;

@@ -6,7 +6,8 @@
 //! before the waiting continuations are resumed (`farm-sim/tests/fairness.rs`).
 //!
 //! Records that are handed over to another worker of the machine compete with this worker's own messages to that worker. When they
-//! have filled its ring, the waiting continuations are resumed before the next records are handed over, until fewer wait.
+//! have filled its ring, the waiting continuations are resumed before the next records are handed over, until they have sent as many
+//! messages.
 
 use std::collections::VecDeque;
 
@@ -18,6 +19,9 @@ use crate::time::Nanos;
 /// the head of a ring without a message.
 const RETRY_NANOS: u64 = 20_000;
 
+/// Most messages that continuations may send before records are handed over: they may not be able to send any.
+const MOST_OWED: u64 = 64;
+
 /// If at least this many reads wait for room of the endpoint, no other read may start: more of them would only make
 /// later reads wait longer.
 const MOST_UNPOSTED: usize = 8;
@@ -28,8 +32,8 @@ pub(super) struct Room {
     rings: VecDeque<Cont<()>>,
     /// Latest time at which the continuations in `rings` are resumed.
     retry: Nanos,
-    /// Whether they are resumed before records are handed over to other workers of the machine.
-    rings_first: bool,
+    /// The number of messages that they may send before more records are handed over to other workers of the machine.
+    owed: u64,
     /// Continuations that wait for slots of the arena.
     slots: SlotWaiters,
     /// Continuations that wait for room of the endpoint for a log record, oldest first.
@@ -68,7 +72,7 @@ impl Room {
         Self {
             rings: VecDeque::with_capacity(operations),
             retry: Nanos::default(),
-            rings_first: false,
+            owed: 0,
             slots: SlotWaiters {
                 headers: VecDeque::with_capacity(operations),
                 by_class: vec![VecDeque::new(); classes],
@@ -224,23 +228,26 @@ impl Worker {
             return;
         }
         self.room.retry = self.now + RETRY_NANOS;
-        let before = self.room.rings.len();
-        for _ in 0..before {
+        let sent = self.messaging.sent();
+        for _ in 0..self.room.rings.len() {
             let Some(cont) = self.room.rings.pop_front() else {
                 break;
             };
             cont.resume(self, ());
         }
-        self.room.rings_first &= self.room.rings.len() >= before;
+        let sent = self.messaging.sent() - sent;
+        self.room.owed = self.room.owed.saturating_sub(sent);
     }
 
     /// Returns whether continuations that wait for room in rings are to be resumed before records are handed over.
     pub(super) fn waiters_go_first(&self) -> bool {
-        self.room.rings_first && !self.room.rings.is_empty()
+        self.room.owed > 0 && !self.room.rings.is_empty()
     }
 
-    /// Handles that handed-over records have filled the ring of another worker.
-    pub(super) fn let_waiters_go_first(&mut self) {
-        self.room.rings_first = true;
+    /// Notes the records that a poll has handed over, if they have filled the ring of another worker.
+    pub(super) fn owe_waiters(&mut self) {
+        if let Some(records) = self.messaging.handed_over_until_full() {
+            self.room.owed = (self.room.owed + records).min(MOST_OWED);
+        }
     }
 }

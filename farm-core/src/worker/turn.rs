@@ -22,7 +22,8 @@ impl Worker {
     ///
     /// The steps follow the path of a request: timers, work items, rings, completions, then the reads and continuations
     /// that wait for the room that these steps made, and last the doorbells for everything that was posted. Each step
-    /// is bounded: the work that it starts is handled by a later turn.
+    /// is bounded: the work that it starts is handled by a later turn. After records that were handed over have filled the
+    /// ring of another worker, the continuations that wait for room come before the rings, until they have sent as many.
     pub fn turn(&mut self, now: Nanos) -> bool {
         self.now = now;
         let mut busy = self.run_timers();
@@ -136,7 +137,6 @@ impl Worker {
     fn poll_rings(&mut self) -> bool {
         let mut busy = false;
         let mut body = std::mem::take(&mut self.message_body);
-        let (before, _) = self.messaging.handed_over();
         for ring in self.messaging.begin_poll(self.now) {
             for _ in 0..self.messaging.burst() {
                 match self.messaging.take(ring, &mut self.endpoint, &mut body) {
@@ -153,10 +153,7 @@ impl Worker {
             }
         }
         self.message_body = body;
-        let (after, waits) = self.messaging.handed_over();
-        if waits && after > before {
-            self.let_waiters_go_first();
-        }
+        self.owe_waiters();
         busy
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use farm_core::ids::{RegionId, WorkerId, WorkerRef};
 use farm_core::kept::Kept;
 use farm_core::membership::configuration::Configuration;
-use farm_core::worker::{Cont, Drained, Drainer, LogId, LogRecord, Worker};
+use farm_core::worker::{Cont, Drained, Drainer, Handled, LogId, Worker};
 use farm_core::{marks, mutants};
 
 use super::coordinator::Coordinator;
@@ -108,13 +108,15 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
     if mutants::is_on("logs not drained") {
         found.records.clear();
     }
-    for (at, index) in unread {
+    for (handled, index) in unread {
         let record = found.records.get(index);
         if let Some(Ok((_, record))) = record.map(DrainedRecord::decode) {
             if let (Kind::Lock, Ok(lock)) = (record.kind, record.lock()) {
                 transactions(worker).lent.on_lock(&lock);
             }
-            refuse(worker, at, &record);
+            if let Handled::No(at) = handled {
+                refuse(worker, at, &record);
+            }
         }
     }
     slots::release_earlier(worker, configuration);
@@ -128,8 +130,8 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
 /// Takes what a drain finds, and keeps it.
 struct Taken {
     found: DrainedLogs,
-    /// Records that this worker has not handled, with their places in `found`.
-    unread: Vec<(LogRecord, usize)>,
+    /// Records that this worker has not handled, by their places in `found`.
+    unread: Vec<(Handled, usize)>,
     kept: Option<Arc<dyn Kept>>,
 }
 
@@ -137,10 +139,12 @@ impl Drainer for Taken {
     fn take(&mut self, writer: WorkerRef, drained: Drained<'_>) {
         match drained {
             Drained::Note(note) => self.found.add_note(writer, note),
-            Drained::Record(record, at) => {
+            Drained::Record(record, handled) => {
                 let place = self.found.records.len();
                 self.found.add_record(writer, record);
-                self.unread.extend(at.map(|at| (at, place)));
+                if handled != Handled::Yes {
+                    self.unread.push((handled, place));
+                }
             }
         }
     }
