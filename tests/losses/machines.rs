@@ -1,5 +1,7 @@
 //! The processes of a run, and what is judged at its end.
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -49,6 +51,21 @@ impl Drop for Machines {
 }
 
 impl Machines {
+    /// Returns the number of regions for which processes of a machine have kept memory.
+    pub(crate) fn kept_regions(&self, machine: u16) -> usize {
+        let of = format!("-m{machine}-");
+        let files = std::fs::read_dir("/dev/shm").unwrap().flatten();
+        let files = files.filter(|file| {
+            let name = file.file_name().to_string_lossy().into_owned();
+            name.starts_with("farmd-")
+                && name.contains(&of)
+                && name.contains("-r")
+                && name.ends_with(&self.cluster)
+        });
+        let places = files.filter_map(|file| Some(file.metadata().ok()?.ino()));
+        places.collect::<BTreeSet<u64>>().len()
+    }
+
     pub(crate) fn start(name: &str, replicas: usize) -> Self {
         Self::start_with(name, replicas, MACHINES)
     }

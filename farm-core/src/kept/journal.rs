@@ -38,7 +38,8 @@ pub enum JournalError {
         source: io::Error,
     },
     /// The file is no journal.
-    #[error("{} is not a journal of farm, or is damaged: `farm destroy` removes what the cluster has left", .0.display())]
+    #[error("{} is not a journal of farm, or is damaged. The memory that its machine has kept cannot be used. Move the file away, and start all machines: \
+         they go on without that memory, if the others have copies of all regions", .0.display())]
     NotOne(PathBuf),
     /// Another version of the program has written the journal.
     #[error(

@@ -186,11 +186,10 @@ impl KeptFiles {
         note(marked);
     }
 
-    /// Handles that no process of this machine is a member of the newest configuration: removes what processes have kept for its store that
-    /// were members once. Another one may have asked to join, and be recorded after its end.
+    /// Handles that no process of this machine is a member of the newest configuration: removes what other processes have kept for its
+    /// store. They have ended. One that was killed while it joined may still be recorded, but its copies are not full.
     pub(super) fn on_no_member(&self) {
-        let others = self.others().into_iter().filter(KeptStart::is_member);
-        others.for_each(|start| self.forget(&start));
+        self.others().iter().for_each(|start| self.forget(start));
     }
 
     /// Handles that this process ends at its start. Removes what it has kept, unless it has been a member. If it has `taken_over` what another
@@ -203,12 +202,18 @@ impl KeptFiles {
         let Some(own) = kept.find(|start| start.boot == boot && !start.is_member()) else {
             return;
         };
-        if !taken_over {
-            return self.forget(own);
+        match taken_over {
+            true => self.forget_own_logs(),
+            false => self.forget(own),
         }
-        for file in &own.files {
-            if matches!(file.what, KeptName::Logs { boot: of, .. } if of == boot) {
-                note(forget(file));
+    }
+
+    /// Removes the logs that this process has made itself. They must be empty.
+    pub(super) fn forget_own_logs(&self) {
+        let own = self.exporter.boot();
+        for file in self.own().unwrap_or_default() {
+            if matches!(file.what, KeptName::Logs { boot, .. } if boot == own) {
+                note(forget(&file));
             }
         }
     }

@@ -293,17 +293,20 @@ impl Machine {
         if !met.running.is_empty() {
             store.map().begin_joining();
         }
+        if let Some(files) = kept_files.as_ref().filter(|_| !begin.joins()) {
+            // The store has the configuration that names this process. The memory of earlier ones may be needed for its copies.
+            files.on_member();
+        }
         let resumes = matches!(begin, Begin::Resumes(_));
         if resumes && let Some(files) = &kept_files {
-            // The store has the configuration that names this process.
             let resumed = files.export_regions().and_then(|regions| {
                 let resumed = store.resume(Arc::new(configuration.clone()), regions);
                 resumed.map_err(MachineError::NotResumed)
             });
-            resumed.inspect_err(|error| fabric.fail(&error.to_string()))?;
-        }
-        if let Some(files) = kept_files.as_ref().filter(|_| !begin.joins()) {
-            files.on_member();
+            resumed.inspect_err(|error| {
+                fabric.fail(&error.to_string());
+                files.forget_own_logs();
+            })?;
         }
         let control = Arc::new(Control::default());
         let mut machine = Self {

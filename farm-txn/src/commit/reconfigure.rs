@@ -95,6 +95,7 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
     note_ended(worker, since, &mut found);
     note_suspended(worker, &mut found);
     let mut taken = Taken {
+        since,
         found,
         unread: Vec::new(),
         kept: worker.kept().cloned(),
@@ -108,10 +109,11 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
     if mutants::is_on("logs not drained") {
         found.records.clear();
     }
-    for (handled, index) in unread {
-        let record = found.records.get(index);
-        if let Some(Ok((_, record))) = record.map(DrainedRecord::decode) {
-            if let (Kind::Lock, Ok(lock)) = (record.kind, record.lock()) {
+    for (handled, record) in unread {
+        if let Ok((id, record)) = record.decode() {
+            if let (Kind::Lock, Ok(lock)) = (record.kind, record.lock())
+                && id.configuration >= since
+            {
                 transactions(worker).lent.on_lock(&lock);
             }
             if let Handled::No(at) = handled {
@@ -129,9 +131,12 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
 
 /// Takes what a drain finds, and keeps it.
 struct Taken {
+    /// The configuration for which the logs were drained before. Records of earlier ones have landed after that, and have no effect:
+    /// recovery may have decided without them.
+    since: u64,
     found: DrainedLogs,
-    /// Records that this worker has not handled, by their places in `found`.
-    unread: Vec<(Handled, usize)>,
+    /// Records that this worker has not handled.
+    unread: Vec<(Handled, DrainedRecord)>,
     kept: Option<Arc<dyn Kept>>,
 }
 
@@ -140,10 +145,13 @@ impl Drainer for Taken {
         match drained {
             Drained::Note(note) => self.found.add_note(writer, note),
             Drained::Record(record, handled) => {
-                let place = self.found.records.len();
-                self.found.add_record(writer, record);
+                let drained = DrainedRecord::of(writer, record);
                 if handled != Handled::Yes {
-                    self.unread.push((handled, place));
+                    self.unread.push((handled, drained.clone()));
+                }
+                match drained.is_before(self.since) {
+                    true => marks::mark("recovery: a record that landed after a drain"),
+                    false => self.found.records.push(drained),
                 }
             }
         }
@@ -228,4 +236,48 @@ pub(crate) fn decide(worker: &mut Worker, id: TxId, decision: Decision) {
     }
     commit.on_decided(decision);
     super::drive::go_on(worker, at, commit);
+}
+
+#[cfg(test)]
+mod tests {
+    use farm_core::ids::MachineId;
+    use farm_core::ring;
+
+    use super::*;
+
+    /// A write can land after its log was drained, and before the next drain. Once, what it said replaced what was known from the first one:
+    /// the values of a transaction that had committed.
+    #[test]
+    fn a_record_that_landed_after_a_drain_is_not_taken() {
+        let writer = WorkerRef::new(MachineId::new(1).unwrap(), WorkerId::FIRST);
+        let mut taken = Taken {
+            since: 4,
+            found: DrainedLogs::new(5),
+            unread: Vec::new(),
+            kept: None,
+        };
+        for configuration in [3, 4] {
+            let id = TxId {
+                configuration,
+                coordinator: writer,
+                sequence: 7,
+            };
+            let mut body = Vec::new();
+            record::encode_head(&mut body, Kind::CommitPrimary, id, 0, &[]);
+            let record = ring::Record {
+                kind: ring::Kind::OneWay,
+                to_worker: WorkerId::FIRST,
+                message_id: Kind::CommitPrimary.code(),
+                token: id.sequence,
+                body: &body,
+            };
+            taken.take(writer, Drained::Record(&record, Handled::Never));
+        }
+        let found = taken.found.records.iter();
+        let found: Vec<u64> = found
+            .map(|one| one.decode().unwrap().0.configuration)
+            .collect();
+        assert_eq!(found, [4]);
+        assert_eq!(taken.unread.len(), 2, "the writer may wait for a reply");
+    }
 }

@@ -21,6 +21,22 @@ pub(crate) struct DrainedRecord {
 }
 
 impl DrainedRecord {
+    /// Returns a record of the log of a worker.
+    pub(crate) fn of(writer: WorkerRef, record: &ring::Record<'_>) -> Self {
+        Self {
+            writer,
+            kind: record.message_id,
+            sequence: record.token,
+            body: record.body.to_vec(),
+        }
+    }
+
+    /// Returns whether its transaction is of a configuration before this one.
+    pub(crate) fn is_before(&self, configuration: u64) -> bool {
+        // A record that is too short for a configuration is found when it is decoded.
+        record::configuration(&self.body).is_some_and(|of| of < configuration)
+    }
+
     /// Returns the number of the transaction, and the record.
     ///
     /// # Errors
@@ -72,16 +88,6 @@ impl DrainedLogs {
     pub(crate) fn add_note(&mut self, writer: WorkerRef, word: u64) {
         let (configuration, low) = note::decode(word, self.configuration);
         self.notes.push(((configuration, writer), low));
-    }
-
-    /// Adds a record of the log of a worker.
-    pub(crate) fn add_record(&mut self, writer: WorkerRef, record: &ring::Record<'_>) {
-        self.records.push(DrainedRecord {
-            writer,
-            kind: record.message_id,
-            sequence: record.token,
-            body: record.body.to_vec(),
-        });
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

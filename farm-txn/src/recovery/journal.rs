@@ -1,7 +1,7 @@
 //! What recovery keeps beyond its process ([`farm_core::kept`]), so that the next process of the machine knows what this one knew.
 //!
 //! Everything that was drained is kept before it is freed in the logs, and what recovery tells a machine before anything follows from it.
-//! An old log is never read again.
+//! An old log is read once, and nothing of it that landed after its drain by the process before.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use farm_core::{marks, mutants};
 use serde::{Deserialize, Serialize};
 
 use super::Drain;
-use super::drained::DrainedLogs;
+use super::drained::{DrainedLogs, DrainedRecord};
 use super::undecided::{EndedHere, Told, Undecided};
 use crate::record::{RecordError, TxId};
 
@@ -61,6 +61,8 @@ pub(crate) struct Resumed {
     pub(crate) ended: Vec<EndedHere>,
     /// The starts whose logs were drained.
     drained: BTreeSet<u64>,
+    /// The last configuration in which recovery had begun here: all logs were drained for it.
+    begun: u64,
 }
 
 /// Why the journal of earlier processes cannot be used.
@@ -92,7 +94,13 @@ impl Resumed {
                     resumed.add(found.into_owned())?;
                     resumed.drained.extend(starts);
                 }
-                Entry::Begun { recovered, .. } => resumed.begin(recovered),
+                Entry::Begun {
+                    configuration,
+                    recovered,
+                } => {
+                    resumed.begin(recovered);
+                    resumed.begun = configuration;
+                }
                 Entry::Told(told) => {
                     marks::mark("kept: an earlier process was told something by recovery");
                     told.into_iter().for_each(|told| resumed.known.apply(told));
@@ -128,15 +136,19 @@ impl Resumed {
         self.ended.retain(|one| one.id.configuration >= recovered);
     }
 
-    /// Drains the logs of earlier processes for a configuration, and keeps what is in them.
+    /// Drains the logs of earlier processes for a configuration, and keeps what is in them. All machines have recovered for the
+    /// configuration `recovered`.
+    ///
+    /// Records of configurations before the last drain have landed after it. They have no effect: recovery may have decided without them.
     ///
     /// # Errors
     /// [`NotResumed`].
     pub(crate) fn drain_earlier(
         &mut self,
         kept: &Arc<dyn Kept>,
-        configuration: u64,
+        (configuration, recovered): (u64, u64),
     ) -> Result<(), NotResumed> {
+        let since = self.begun.max(recovered);
         let mut found = DrainedLogs::new(configuration);
         let mut starts = BTreeSet::new();
         for log in kept.earlier_logs()? {
@@ -153,7 +165,11 @@ impl Resumed {
                 continue;
             }
             while let Some(record) = records.next().map_err(|error| damaged(&error))? {
-                found.add_record(writer, &record);
+                let drained = DrainedRecord::of(writer, &record);
+                match drained.is_before(since) {
+                    true => marks::mark("kept: a record that landed after a drain"),
+                    false => found.records.push(drained),
+                }
             }
         }
         if !starts.is_empty() {
@@ -317,7 +333,7 @@ mod tests {
         words.extend([log.state.head(), log.state.note()]);
         let kept: Arc<dyn Kept> = Arc::new(Entries(Mutex::default(), vec![log]));
         let mut resumed = Resumed::read(&*kept, 4).unwrap();
-        resumed.drain_earlier(&kept, 4).unwrap();
+        resumed.drain_earlier(&kept, (4, 3)).unwrap();
         let mut known = Undecided::default();
         known.add_tx(id(1, 5), [region]);
         let mut lock = Vec::new();
@@ -371,13 +387,43 @@ mod tests {
         );
     }
 
+    /// A process that was evicted writes for a moment more. Once, what it had written was read when all processes had ended, although recovery
+    /// had decided without it.
+    #[test]
+    fn records_that_landed_after_a_drain_have_no_effect() {
+        let drained = |begun: Option<u64>, recovered| {
+            let kept: Arc<dyn Kept> =
+                Arc::new(Entries(Mutex::default(), vec![log_of(id(3, 5), 77)]));
+            if let Some(configuration) = begun {
+                let begun = || Entry::Begun {
+                    configuration,
+                    recovered: 1,
+                };
+                keep(Some(&kept), configuration, begun).unwrap();
+            }
+            let mut resumed = Resumed::read(&*kept, 6).unwrap();
+            resumed.drain_earlier(&kept, (6, recovered)).unwrap();
+            let Some(Ok(Entry::Earlier(found, _))) = kept
+                .entries()
+                .unwrap()
+                .last()
+                .map(|entry| postcard::from_bytes(entry))
+            else {
+                panic!("the logs were not drained");
+            };
+            found.records.len()
+        };
+        assert_eq!((drained(None, 3), drained(None, 4)), (1, 0));
+        assert_eq!((drained(Some(3), 2), drained(Some(4), 2)), (1, 0));
+    }
+
     /// A process that is killed between the drain of an old log and its removal leaves both to the next one.
     #[test]
     fn an_old_log_is_read_once() {
         let kept: Arc<dyn Kept> = Arc::new(Entries(Mutex::default(), vec![log_of(id(1, 5), 77)]));
         for configuration in [2, 3] {
             let mut resumed = Resumed::read(&*kept, configuration).unwrap();
-            resumed.drain_earlier(&kept, configuration).unwrap();
+            resumed.drain_earlier(&kept, (configuration, 1)).unwrap();
             let entries = kept.entries().unwrap();
             assert_eq!(entries.len(), 1);
             let Ok(Entry::Earlier(found, starts)) = postcard::from_bytes(&entries[0]) else {

@@ -171,7 +171,7 @@ fn begin(worker: &mut Worker, id: u64) {
     let mut suspended = std::mem::take(&mut state.suspended);
     let (before, early) = (state.recovery.take(), std::mem::take(&mut state.early));
     let resumed = match &before {
-        None => resume(worker, id),
+        None => resume(worker, (id, roles.recovered)),
         Some(_) => Ok(Resumed::default()),
     };
     let resumed = match resumed {
@@ -237,13 +237,15 @@ fn begin(worker: &mut Worker, id: u64) {
     perform(worker, steps);
 }
 
-/// Returns what earlier processes of this machine have kept, if this is the first recovery of this one.
-fn resume(worker: &mut Worker, configuration: u64) -> Result<Resumed, String> {
+/// Returns what earlier processes of this machine have kept, if this is the first recovery of this one. `of` is its configuration, and that for
+/// which all machines have recovered.
+fn resume(worker: &mut Worker, of: (u64, u64)) -> Result<Resumed, String> {
+    let (configuration, _) = of;
     let Some(kept) = worker.kept().cloned() else {
         return Ok(Resumed::default());
     };
     let resumed = Resumed::read(&*kept, configuration).and_then(|mut resumed| {
-        resumed.drain_earlier(&kept, configuration)?;
+        resumed.drain_earlier(&kept, of)?;
         Ok(resumed)
     });
     resumed.map_err(|error| {

@@ -58,7 +58,10 @@ fn memory(config: &Config, dir: &Path, options: &str) -> Option<Finding> {
 /// Reports on which host the directory is needed, if the machines can be on several ones.
 fn place(config: &Config) -> Option<Finding> {
     let manager = config.storing_machines().map(|machine| machine.id).min()?;
-    let fact = format!("only the host of machine {manager} needs this directory");
+    let fact = match config.survives_losses() {
+        true => "all hosts need this directory: it must be on a file system that they share".into(),
+        false => format!("only the host of machine {manager} needs this directory"),
+    };
     let several = config.cluster.fabric == Fabric::Verbs;
     several.then(|| Finding::new(Level::Note, ABOUT, fact))
 }

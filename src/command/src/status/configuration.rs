@@ -77,7 +77,10 @@ impl ConfigurationStatus {
         if !config.is_logged() {
             return None;
         }
-        let newest = newest_configuration(config).ok()??;
+        let newest = newest_configuration(config).inspect_err(|error| {
+            tracing::warn!(%error, "the newest configuration is not shown: its store cannot be read");
+        });
+        let newest = newest.ok()??;
         Some(Self::of(config, &newest))
     }
 
