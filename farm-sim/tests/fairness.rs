@@ -344,14 +344,14 @@ const CALLS: u64 = 64;
 fn call(worker: &mut Worker, number: u64, (): ()) {
     let to = WorkerRef::first_of(worker.machines()[0].0);
     let cont = ReplyCont::new(answered, number);
-    let body = [0; 600];
-    let bytes = load(worker).bytes;
-    match worker.call(to, ECHO, &[&body[..bytes]], 0, cont) {
+    let body = vec![0; load(worker).bytes];
+    match worker.call(to, ECHO, &[&body], 0, cont) {
         Err(CallError::Busy) => worker.when_room(Cont::new(call, number)),
         called => called.unwrap(),
     }
 }
 
+/// Sends as many messages as there is room for, again and again, to the first worker of its own machine.
 fn send_all(worker: &mut Worker, _: u64, (): ()) {
     let to = WorkerRef::first_of(worker.me().machine);
     let body = vec![0; load(worker).bytes];
@@ -368,7 +368,7 @@ fn answered(worker: &mut Worker, number: u64, reply: Result<&[u8], CallError>) {
 }
 
 /// Once, a worker that handed messages over to a slow worker of its machine filled that worker's ring from the rings of the first
-/// machines in each turn: no message of the last ones arrived any more, and none of its own.
+/// machines in each turn. Messages of the last machines, and its own, never arrived.
 #[test]
 fn messages_of_all_machines_are_handed_over_to_a_slow_worker() {
     // As many messages as a worker takes from one ring at a time fill half of the ring, and far fewer.
@@ -377,7 +377,7 @@ fn messages_of_all_machines_are_handed_over_to_a_slow_worker() {
     }
 }
 
-/// `is_greedy`: the other worker of the slow worker's machine sends as many messages as there is room for, from one continuation.
+/// If `is_greedy`, the other worker of the slow worker's machine sends from one continuation: see [`send_all`].
 fn hand_over(bytes: usize, is_greedy: bool) {
     let cluster = cluster_with(|limits| {
         (limits.machines, limits.workers) = (7, 2);

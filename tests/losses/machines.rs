@@ -57,9 +57,11 @@ impl Machines {
         let files = std::fs::read_dir("/dev/shm").unwrap().flatten();
         let files = files.filter(|file| {
             let name = file.file_name().to_string_lossy().into_owned();
+            let start = name.split_once(&of).map(|(_, start)| start);
+            // After the number of the start.
+            let what = start.and_then(|start| start.split('-').nth(1));
             name.starts_with("farmd-")
-                && name.contains(&of)
-                && name.contains("-r")
+                && what.is_some_and(|what| what.starts_with('r'))
                 && name.ends_with(&self.cluster)
         });
         let places = files.filter_map(|file| Some(file.metadata().ok()?.ino()));

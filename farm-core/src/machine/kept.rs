@@ -181,7 +181,7 @@ impl KeptFiles {
     pub(super) fn on_member(&self) {
         let marked = self.exporter.keep_member();
         if marked.is_ok() {
-            self.others().iter().for_each(|start| self.forget(start));
+            self.forget_others();
         }
         note(marked);
     }
@@ -189,7 +189,7 @@ impl KeptFiles {
     /// Handles that no process of this machine is a member of the newest configuration: removes what other processes have kept for its
     /// store. They have ended. One that was killed while it joined may still be recorded, but its copies are not full.
     pub(super) fn on_no_member(&self) {
-        self.others().iter().for_each(|start| self.forget(start));
+        self.forget_others();
     }
 
     /// Handles that this process ends at its start. Removes what it has kept, unless it has been a member. If it has `taken_over` what another
@@ -218,11 +218,13 @@ impl KeptFiles {
         }
     }
 
-    /// Returns the other starts of this machine that keep something about which this store decides.
-    fn others(&self) -> Vec<KeptStart> {
-        let mut starts = self.exporter.kept().unwrap_or_default();
-        starts.retain(|start| start.boot != self.exporter.boot() && start.is_of(&self.store));
-        starts
+    /// Removes what the other starts of this machine have kept about which this store decides.
+    fn forget_others(&self) {
+        let starts = self.exporter.kept().unwrap_or_default();
+        let is_other = |start: &&KeptStart| start.boot != self.exporter.boot();
+        let others = starts.iter().filter(is_other);
+        let others = others.filter(|start| start.is_of(&self.store));
+        others.for_each(|start| self.forget(start));
     }
 
     /// Removes what a start of this machine has kept.

@@ -29,7 +29,7 @@ pub(super) struct Buffer {
     pub(super) stores: Vec<Store>,
     /// Least group of the next store. A fence raises it above the groups of all buffered stores.
     pub(super) group: u64,
-    /// As [`bit`], of all buffered stores.
+    /// The set of the locations of all buffered stores: see [`bit`].
     places: u64,
 }
 

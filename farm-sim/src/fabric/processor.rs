@@ -15,8 +15,14 @@ use rand::Rng;
 
 use super::buffers::{FastPath, Store, bit};
 use super::connection::Location;
-use super::state::State;
+use super::state::{Export, State};
 use super::trace::Event;
+
+impl Export {
+    fn store(&self, offset: usize, value: u64) {
+        self.memory.store(offset, value, Ordering::Release);
+    }
+}
 
 impl State {
     /// Begins a turn of the worker: until the turn ends, memory accesses are attributed to this worker. Returns the
@@ -61,9 +67,7 @@ impl State {
     }
 
     fn store(&self, at: Location, value: u64) {
-        self.exports[at.export]
-            .memory
-            .store(at.offset, value, Ordering::Release);
+        self.exports[at.export].store(at.offset, value);
     }
 
     /// By chance, makes a pending store or late word visible.
@@ -148,8 +152,7 @@ impl State {
         let (buffer, exports) = (&mut self.processors.buffers[port], &self.exports);
         for Store { at, value, .. } in buffer.drain() {
             self.processors.waiting -= 1;
-            let memory = &exports[at.export].memory;
-            memory.store(at.offset, value, Ordering::Release);
+            exports[at.export].store(at.offset, value);
         }
         self.processors.publish_own_stores();
     }

@@ -109,10 +109,10 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
     if mutants::is_on("logs not drained") {
         found.records.clear();
     }
-    for (handled, record) in unread {
-        if let Ok((id, record)) = record.decode() {
+    for (handled, drained) in unread {
+        if let Ok((_, record)) = drained.decode() {
             if let (Kind::Lock, Ok(lock)) = (record.kind, record.lock())
-                && id.configuration >= since
+                && !drained.is_before(since)
             {
                 transactions(worker).lent.on_lock(&lock);
             }
@@ -131,8 +131,7 @@ pub(crate) fn drain(worker: &mut Worker, configuration: u64) -> Result<DrainedLo
 
 /// Takes what a drain finds, and keeps it.
 struct Taken {
-    /// The configuration for which the logs were drained before. Records of earlier ones have landed after that, and have no effect:
-    /// recovery may have decided without them.
+    /// The configuration for which the logs were drained before.
     since: u64,
     found: DrainedLogs,
     /// Records that this worker has not handled.
@@ -149,10 +148,7 @@ impl Drainer for Taken {
                 if handled != Handled::Yes {
                     self.unread.push((handled, drained.clone()));
                 }
-                match drained.is_before(self.since) {
-                    true => marks::mark("recovery: a record that landed after a drain"),
-                    false => self.found.records.push(drained),
-                }
+                self.found.add_record(drained, self.since);
             }
         }
     }

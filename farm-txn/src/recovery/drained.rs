@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use farm_core::ids::{RegionId, WorkerRef};
+use farm_core::marks;
 use farm_core::ring;
 use serde::{Deserialize, Serialize};
 
@@ -88,6 +89,15 @@ impl DrainedLogs {
     pub(crate) fn add_note(&mut self, writer: WorkerRef, word: u64) {
         let (configuration, low) = note::decode(word, self.configuration);
         self.notes.push(((configuration, writer), low));
+    }
+
+    /// Adds a record, unless its transaction is of a configuration before `since`, for which the logs were drained before. Such a record has
+    /// landed after that, and has no effect: recovery may have decided without it.
+    pub(crate) fn add_record(&mut self, record: DrainedRecord, since: u64) {
+        match record.is_before(since) {
+            true => marks::mark("recovery: a record that landed after a drain"),
+            false => self.records.push(record),
+        }
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -139,8 +139,6 @@ impl Resumed {
     /// Drains the logs of earlier processes for a configuration, and keeps what is in them. All machines have recovered for the
     /// configuration `recovered`.
     ///
-    /// Records of configurations before the last drain have landed after it. They have no effect: recovery may have decided without them.
-    ///
     /// # Errors
     /// [`NotResumed`].
     pub(crate) fn drain_earlier(
@@ -165,11 +163,7 @@ impl Resumed {
                 continue;
             }
             while let Some(record) = records.next().map_err(|error| damaged(&error))? {
-                let drained = DrainedRecord::of(writer, &record);
-                match drained.is_before(since) {
-                    true => marks::mark("kept: a record that landed after a drain"),
-                    false => found.records.push(drained),
-                }
+                found.add_record(DrainedRecord::of(writer, &record), since);
             }
         }
         if !starts.is_empty() {

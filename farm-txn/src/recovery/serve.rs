@@ -237,15 +237,14 @@ fn begin(worker: &mut Worker, id: u64) {
     perform(worker, steps);
 }
 
-/// Returns what earlier processes of this machine have kept, if this is the first recovery of this one. `of` is its configuration, and that for
-/// which all machines have recovered.
-fn resume(worker: &mut Worker, of: (u64, u64)) -> Result<Resumed, String> {
-    let (configuration, _) = of;
+/// Returns what earlier processes of this machine have kept, if this is the first recovery of this one, in a configuration. All machines have
+/// recovered for the configuration `recovered`.
+fn resume(worker: &mut Worker, (configuration, recovered): (u64, u64)) -> Result<Resumed, String> {
     let Some(kept) = worker.kept().cloned() else {
         return Ok(Resumed::default());
     };
     let resumed = Resumed::read(&*kept, configuration).and_then(|mut resumed| {
-        resumed.drain_earlier(&kept, of)?;
+        resumed.drain_earlier(&kept, (configuration, recovered))?;
         Ok(resumed)
     });
     resumed.map_err(|error| {
