@@ -56,16 +56,33 @@ fn every_transactional_workload_finds_bugs_of_the_commit() {
 #[test]
 fn a_campaign_finds_that_what_was_kept_is_lost() {
     let place = Place::new("mutant-campaign");
+    campaign_until(&place, &["--patience", "10"], ": 1 run(s) were wrong");
+}
+
+/// Nodes once went on to wait for the last operations after their launcher had given up. It killed them after some seconds, and their
+/// memory was left.
+#[test]
+fn nodes_end_with_a_campaign_whose_operations_do_not() {
+    let place = Place::new("mutant-endless");
+    let more = ["--workload", "tatp", "--patience", "2"];
+    campaign_until(&place, &more, "the end of all operations of machine(s) ");
+}
+
+/// Runs campaigns in which the log of an earlier process is not read, until the output of one contains a text.
+fn campaign_until(place: &Place, more: &[&str], text: &str) {
     let mutant = "log of an earlier process not read";
     let found = (0..MOST_SEEDS).any(|seed| {
         let seed = seed.to_string();
-        let patience = ["--patience", "10"];
         let args = ["--kills", "10", "--first", &seed, "--mutant", mutant];
-        let args = [&args[..], &patience].concat();
+        let args = [&args[..], more].concat();
         let ended = place.small("campaign", &args).end();
         // The records of a wrong run are kept.
         place.forget_temporary_files();
-        ended.code == Some(1)
+        assert_eq!(place.stale_files(), Vec::<String>::new());
+        ended.stdout.contains(text)
     });
-    assert!(found, "{MOST_SEEDS} runs with {mutant:?} were judged right");
+    assert!(
+        found,
+        "{MOST_SEEDS} campaigns with {mutant:?} did not end with {text:?}"
+    );
 }

@@ -435,6 +435,15 @@ impl<'a> Driven<'a> {
         Ok(())
     }
 
+    /// Returns an error if an order that takes its time is to be abandoned: because the launcher is gone, or for the reasons of
+    /// [`Driven::check_running`].
+    fn check_wanted(&self) -> anyhow::Result<()> {
+        if self.abandoned.load(Ordering::Acquire) {
+            bail!("the launcher closed standard input or sent an invalid order; the node stops");
+        }
+        self.check_running()
+    }
+
     /// Calls `start` for every worker and waits for one answer of each. Calls `meanwhile` whenever no answer arrives
     /// for [`PROGRESS`].
     fn on_all<T: Send + 'static>(
@@ -451,13 +460,8 @@ impl<'a> Driven<'a> {
         while all.len() < self.machine.workers() {
             match answers.recv_timeout(PROGRESS) {
                 Ok(answer) => all.push(answer),
-                Err(_) if self.abandoned.load(Ordering::Acquire) => {
-                    bail!(
-                        "the launcher closed standard input or sent an invalid order; the node stops"
-                    )
-                }
                 Err(_) => {
-                    self.check_running()?;
+                    self.check_wanted()?;
                     meanwhile();
                 }
             }

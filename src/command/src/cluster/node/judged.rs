@@ -81,8 +81,9 @@ impl Driven<'_> {
             let begun: Option<Vec<_>> = begun.into_iter().collect();
             match begun {
                 Some(mut begun) => break begun.pop().unwrap_or_default(),
-                None => std::thread::sleep(BEGUN_LOOK),
+                None => self.check_wanted()?,
             }
+            std::thread::sleep(BEGUN_LOOK);
         };
         send_news(&News::Begun {
             addresses: addresses.into_iter().map(Address::to_bits).collect(),
@@ -107,7 +108,7 @@ impl Driven<'_> {
         while left > 0 {
             match working.recv_timeout(LOOK) {
                 Ok(()) => left -= 1,
-                Err(_) => self.check_running()?,
+                Err(_) => self.check_wanted()?,
             }
         }
         send_news(&News::Worked);
@@ -139,8 +140,9 @@ impl Driven<'_> {
                 Ok(all) if is_settled(&all) => break all,
                 Ok(all) if std::time::Instant::now() > until => break all,
                 Err(why) if std::time::Instant::now() > until => bail!("WRONG, {why}"),
-                _ => std::thread::sleep(LOOK),
+                _ => self.check_wanted()?,
             }
+            std::thread::sleep(LOOK);
         };
         send_news(&News::Work {
             logs,

@@ -191,6 +191,7 @@ impl Driven<'_> {
             if walked.is_ok() || Instant::now() > until {
                 return Ok(walked);
             }
+            self.check_wanted()?;
             std::thread::sleep(LOOK);
         }
     }
