@@ -170,6 +170,8 @@ pub(crate) struct Incoming {
     pub(crate) machine: MachineId,
     pub(crate) sender: WorkerId,
     pub(crate) ring: RingReceiver,
+    /// The number of the connection, of [`Links::numbers`].
+    pub(crate) link: u32,
 }
 
 /// A log that this worker polls.
@@ -201,7 +203,8 @@ pub struct Links {
     pub(crate) machines: Vec<(MachineId, usize)>,
     /// Numbers of the starts to which there is, or was last, a connection, in the order of `machines`; 0 for machines without one.
     pub(crate) boots: Vec<u64>,
-    /// Numbers of the connections, in the order of `machines`, which count from 0 at the start of this machine.
+    /// Numbers of the connections, in the order of `machines`, which count from 0 at the start of this machine. A connection has the same
+    /// number on all workers of this machine.
     pub(crate) numbers: Vec<u32>,
     /// Rings to other machines, in the order of `machines`; `None` for the own machine, and for machines without a
     /// connection.
@@ -411,6 +414,7 @@ impl Wiring<'_> {
                 machine: me.machine,
                 sender: worker_id(other),
                 ring,
+                link: 0,
             });
         }
         Ok(())
@@ -449,6 +453,7 @@ impl Wiring<'_> {
                 machine: peer.machine,
                 sender: worker_id(sender),
                 ring,
+                link: 0,
             });
             let buffer = peer.ours.window(ours.log(sender), self.format.log_bytes);
             let kept = KeptState::new(peer.ours.window(ours.log_state(sender), LINE_BYTES));

@@ -9,6 +9,7 @@ use super::links::Incoming;
 use super::{CallError, LinkError, LinkPeer, Links, MessageId, PeerLinks, ReplyCont, Request};
 use crate::fabric::Endpoint;
 use crate::ids::{MachineId, WorkerId, WorkerRef};
+use crate::limits::MAX_WORKERS;
 use crate::ring::{Header, Kind, ReplyCredits, RingError, RingSender, SendError};
 use crate::time::Nanos;
 use crate::{marks, mutants};
@@ -18,6 +19,11 @@ const BURST: usize = 64;
 
 /// Bits of a token below the calling worker: 8 bits of generation and 24 bits of call index.
 const CALL_BITS: u32 = 32;
+/// Where the token of a record that was handed over has the low bits of the [number](Incoming::link) of the connection over which it came: in bits
+/// that a worker's id does not use.
+const LINK_SHIFT: u32 = CALL_BITS + MAX_WORKERS.ilog2();
+const LINK: u64 = (1 << (CALL_BITS + u16::BITS)) - (1 << LINK_SHIFT);
+const _: () = assert!(MAX_WORKERS.is_power_of_two() && LINK.count_ones() == 10);
 
 struct PendingCall {
     to: WorkerRef,
@@ -42,7 +48,8 @@ pub(crate) enum Taken {
     Message(MessageId, Request),
     /// The reply that ends a call. Its body is in the buffer.
     Reply(ReplyCont),
-    /// A reply to a call that has ended already because its machine was lost.
+    /// A reply to a call that has ended already because its machine was lost, or a record of a process that was lost, which another worker had
+    /// handed over.
     Stale,
 }
 
@@ -402,6 +409,15 @@ impl Messaging {
                     header.to_worker
                 )));
             };
+            if header.token & LINK != 0 {
+                return Err(garbage(format!(
+                    "{machine}.{sender} sent a message that names no worker"
+                )));
+            }
+            let header = Header {
+                token: header.token | link_bits(incoming.link),
+                ..header
+            };
             return match next.try_send(endpoint, header, &[record.body]) {
                 Ok(()) => {
                     incoming.ring.consume(endpoint);
@@ -435,7 +451,13 @@ impl Messaging {
         self.accept(machine, header)
     }
 
-    fn accept(&mut self, machine: MachineId, header: Header) -> Result<Taken, Garbage> {
+    /// Accepts a record from a ring of this machine, for which `machine` is the own one, or of another machine.
+    fn accept(&mut self, machine: MachineId, mut header: Header) -> Result<Taken, Garbage> {
+        let within = machine == self.me.machine;
+        let link = header.token & LINK;
+        if within {
+            header.token &= !LINK;
+        }
         let garbage = |what: &str| Garbage {
             machine,
             why: format!("{machine} sent {what}"),
@@ -444,10 +466,15 @@ impl Messaging {
             Kind::OneWay | Kind::Request => {
                 let from = WorkerRef::from_bits(origin(header.token))
                     .ok_or_else(|| garbage("a message that does not contain a valid sender"))?;
-                if machine != self.me.machine && from.machine != machine {
+                if !within && from.machine != machine {
                     return Err(garbage(
                         "a message that names another machine as its sender",
                     ));
+                }
+                let current = self.number_of(from.machine);
+                if within && link != link_bits(current) {
+                    marks::mark("message: requester has been started again");
+                    return Ok(Taken::Stale);
                 }
                 let token = (header.kind == Kind::Request).then_some(header.token);
                 Ok(Taken::Message(
@@ -455,7 +482,7 @@ impl Messaging {
                     Request {
                         from,
                         token,
-                        link: self.number_of(from.machine),
+                        link: current,
                     },
                 ))
             }
@@ -466,10 +493,14 @@ impl Messaging {
                 match pending.filter(|pending| pending.generation as u8 == generation) {
                     // A record that another worker of this machine handed over may come from any
                     // machine.
-                    Some(pending) if ![pending.to.machine, self.me.machine].contains(&machine) => {
-                        Err(garbage(
-                            "a reply to a call that was sent to another machine",
-                        ))
+                    Some(pending) if !within && pending.to.machine != machine => Err(garbage(
+                        "a reply to a call that was sent to another machine",
+                    )),
+                    Some(pending)
+                        if within && link != link_bits(self.number_of(pending.to.machine)) =>
+                    {
+                        marks::mark("message: stale reply");
+                        Ok(Taken::Stale)
                     }
                     Some(_) => {
                         let PendingCall {
@@ -492,12 +523,14 @@ impl Messaging {
         }
     }
 
-    /// Wires the rings between this worker and a machine that has connected.
+    /// Wires the rings between this worker and the machine at this index, which has connected. The connection is counted also if that fails, so
+    /// that all workers of this machine give it the same number.
     pub(crate) fn wire(
-        &self,
+        &mut self,
         endpoint: &mut Endpoint,
-        peer: &LinkPeer,
+        (index, peer): (usize, &LinkPeer),
     ) -> Result<PeerLinks, LinkError> {
+        self.links.numbers[index] = self.links.numbers[index].wrapping_add(1);
         self.links.peer(endpoint, peer)
     }
 
@@ -510,9 +543,11 @@ impl Messaging {
         incoming: Vec<Incoming>,
     ) {
         self.links.boots[index] = boot;
-        self.links.numbers[index] += 1;
         self.links.out[index] = Some(out);
         self.links.credits[index] = credits;
+        let link = self.links.numbers[index];
+        let incoming = incoming.into_iter();
+        let incoming = incoming.map(|ring| Incoming { link, ..ring });
         self.links.incoming.extend(incoming);
     }
 
@@ -600,6 +635,11 @@ impl Messaging {
 
 fn call_index(token: u64) -> usize {
     (token & u64::from(u32::MAX >> 8)) as usize
+}
+
+/// Returns the bits of a token that the number of a connection takes.
+fn link_bits(number: u32) -> u64 {
+    (u64::from(number) << LINK_SHIFT) & LINK
 }
 
 fn origin(token: u64) -> u32 {

@@ -85,7 +85,7 @@ impl Worker {
         if self.messaging.is_linked(place) {
             self.unlink(peer.machine);
         }
-        let made = self.messaging.wire(&mut self.endpoint, peer)?;
+        let made = self.messaging.wire(&mut self.endpoint, (place, peer))?;
         self.messaging.link(
             (place, peer.theirs.boot),
             made.out,
