@@ -115,13 +115,14 @@ impl Block {
     }
 
     /// Returns whether this slot was never used, or its header has the block's class, and version and incarnation are
-    /// not below the block's base.
+    /// not below the block's base. A process that began to use it may have been killed before it had written the version.
     pub(super) fn is_sound(&self, slot: u32) -> bool {
         let incarnation = self.incarnation_of(slot);
         let (class, base) = (self.head.class, self.base);
         let (version, count) = self.numbers_of(slot);
         let begun = version >= base.version().get() && count >= base.incarnation(class).count();
-        incarnation.0 == 0 || incarnation.class() == class && begun
+        let half_begun = version == 0 && incarnation == base.incarnation(class);
+        incarnation.0 == 0 || half_begun || incarnation.class() == class && begun
     }
 
     /// Prepares the block for objects of any class. Must be called only while no slot is reserved. First moves the

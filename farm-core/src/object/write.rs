@@ -37,7 +37,8 @@ pub struct Room {
     pub version: Version,
     /// Second word of the slot's header, not allocated; the object's word is this one with the allocated bit.
     pub incarnation: Incarnation,
-    /// Whether the slot was never used since its block was created; then its payload is zero.
+    /// Whether the slot was never used since its block was created; then its payload is zero. Its header is zero, too, unless a process that
+    /// [began](begin) to use it was killed before it had written the version.
     pub is_new: bool,
 }
 
@@ -47,18 +48,17 @@ pub struct Room {
 /// Only the owner of the slot may call this, while the slot holds no object.
 #[inline]
 pub fn room(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
+    let version = load_version(memory, at).version();
     let incarnation = load_incarnation(memory, at);
-    match incarnation.0 {
-        0 => Room {
-            version: base.version(),
-            incarnation: base.incarnation(class),
-            is_new: true,
-        },
-        _ => Room {
-            version: load_version(memory, at).version(),
-            incarnation,
-            is_new: false,
-        },
+    let is_new = incarnation.0 == 0 || version == Version::ZERO;
+    let (version, incarnation) = match is_new {
+        true => (base.version(), base.incarnation(class)),
+        false => (version, incarnation),
+    };
+    Room {
+        version,
+        incarnation,
+        is_new,
     }
 }
 
@@ -340,6 +340,27 @@ mod tests {
             (2, 10_823_598_164_918_648_312),
             "objects have changed: raise kept::FORMAT"
         );
+    }
+
+    /// A process that was killed between the two stores of a first header once left a slot whose versions began at zero, below those of
+    /// earlier objects at its address.
+    #[test]
+    fn a_slot_with_half_of_its_first_header_is_new() {
+        let memory = Memory::anonymous(4096);
+        let (class, base) = (SizeClass::new(1), Base::from_bits(1 << 60).unwrap());
+        let first = Room {
+            version: base.version(),
+            incarnation: base.incarnation(class),
+            is_new: true,
+        };
+        assert_eq!(room(&memory, 0, class, base), first);
+        memory.store(WORD_BYTES, first.incarnation.0, Ordering::Relaxed);
+        assert_eq!(begin(&memory, 0, class, base), first);
+        let begun = Room {
+            is_new: false,
+            ..first
+        };
+        assert_eq!(begin(&memory, 0, class, base), begun);
     }
 
     #[test]

@@ -98,7 +98,7 @@ pub(super) fn drive(plan: &Plan, options: RunOptions) -> Outcome {
                 | Loss::Parted(..)
                 | Loss::Deaf(..)
                 | Loss::Processes(..)
-                | Loss::AllProcesses
+                | Loss::AllProcesses(_)
                 | Loss::Connection(..),
             )),
         ) => Err(standstill(&cluster, &guests)),

@@ -52,8 +52,9 @@ pub enum Loss {
     Stalled(usize),
     /// As [`Loss::Process`], and then another one after this number of looks at the run.
     Processes(usize, usize, u64),
-    /// The processes of all machines are killed, each after a number of looks at the run, several times.
-    AllProcesses,
+    /// The processes of all machines are killed, each after a number of looks at the run, several times. One machine may be
+    /// [stalled](Loss::Stalled) before the first time.
+    AllProcesses(Option<usize>),
     /// The network between some machines, the bits of the first number, and all others is cut for some nanoseconds.
     Parted(u32, u64),
     /// For some nanoseconds no lease reaches a machine.
@@ -223,14 +224,22 @@ impl Plan {
                 Some((after, loss))
             }
             Trouble::Parted => Some(parted(rng, &limits, operations)),
-            Trouble::Restarted => Some((rng.random_range(0..operations / 2), Loss::AllProcesses)),
+            Trouble::Restarted => {
+                // Not drawn from `rng`, either.
+                let stalls = limits.replicas > 1 && seed / STALLED_EVERY % STALLED_EVERY == 1;
+                let stalled = stalls.then_some(seed as usize / 16 % limits.machines);
+                Some((
+                    rng.random_range(0..operations / 2),
+                    Loss::AllProcesses(stalled),
+                ))
+            }
             _ => loss,
         };
         let returns = match loss {
             Some((_, Loss::Process(one) | Loss::Stalled(one))) if limits.survives => vec![one],
             Some((_, Loss::Processes(one, other, _))) if limits.survives => vec![one, other],
             Some((_, Loss::Parted(some, _))) => machines_of(some).collect(),
-            Some((_, Loss::AllProcesses)) => (0..limits.machines).collect(),
+            Some((_, Loss::AllProcesses(_))) => (0..limits.machines).collect(),
             _ => Vec::new(),
         };
         let storing = limits.machines - limits.without_memory;
@@ -351,11 +360,11 @@ impl Loss {
             }
             // A machine without memory may be away.
             Loss::Process(machine) | Loss::Processes(machine, ..) => cluster.kill_process(machine),
-            Loss::Stalled(machine) => cluster.stall(machine),
+            Loss::Stalled(machine) | Loss::AllProcesses(Some(machine)) => cluster.stall(machine),
             Loss::Parted(some, nanos) => cluster.part(machines_of(some), nanos),
             Loss::Deaf(machine, nanos) => cluster.make_deaf(machine, nanos),
             // One after the other.
-            Loss::AllProcesses => {}
+            Loss::AllProcesses(None) => {}
             Loss::Connection(one, other) => cluster.break_connection(one, other),
             Loss::ProcessorsInTurn(machine) => cluster.stop_processors(machine),
             Loss::Processors(machine) => cluster.pause(machine, u64::MAX),
