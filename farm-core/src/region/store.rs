@@ -374,7 +374,8 @@ impl Store {
         }
         let copy = self.backups.as_ref().and_then(|copies| copies.take(id));
         if let Some(copy) = copy {
-            // What recovery has locked is locked for all workers of this machine that find the region.
+            // Workers that find the region must find locked what recovery has locked. The mutexes order that, but simulated memory knows only
+            // fences.
             copy.0.fence(Ordering::SeqCst);
             let mut promoted = lock(&self.promoted);
             promoted.add(id);

@@ -1,5 +1,6 @@
 //! Slab allocators, case by case.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use super::{TINY, tiny_machine};
@@ -8,6 +9,7 @@ use crate::alloc::{
     AllocError, BlockAllocator, BlockConfig, Mismatch, ReleaseError, Reserved, SizeClass, Slab,
 };
 use crate::ids::{Address, WorkerId};
+use crate::object::Incarnation;
 
 pub(super) fn worker(id: u16) -> WorkerId {
     WorkerId::new(id).unwrap()
@@ -328,4 +330,21 @@ fn a_slab_that_disagrees_with_memory_is_detected() {
         block: 0,
     };
     assert_eq!(stranger.check(blocks.tables()), Err(unknown));
+}
+
+/// The process that began to use a slot was killed between the two words of its header. Other headers with version 0 are wrong.
+#[test]
+fn half_of_a_first_header_is_sound() {
+    let (mut blocks, mut slab) = one_slab();
+    let class = SizeClass::new(2);
+    let reserved = slab.reserve(class, None, &mut blocks).unwrap();
+    let begun = slab.begin(&reserved).incarnation;
+    slab.release(reserved.address).unwrap();
+    let (memory, at) = (slab.memory(&reserved), reserved.address.offset() as usize);
+    memory.store(at, 0, Ordering::Relaxed);
+    assert_eq!(slab.check(blocks.tables()), Ok(()));
+    let other = Incarnation::new(class, begun.count() + 1);
+    memory.store(at + 8, other.0, Ordering::Relaxed);
+    let found = slab.check(blocks.tables());
+    assert!(matches!(found, Err(Mismatch::Header { .. })), "{found:?}");
 }
