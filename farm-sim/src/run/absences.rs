@@ -265,12 +265,20 @@ impl<'p> Guests<'p> {
         present.all(|worker| cluster.inspect(worker, is_done))
     }
 
-    /// Returns true if the workload was set up on all workers.
-    pub(super) fn are_set_up(&self, cluster: &Cluster) -> bool {
+    /// Returns true if the workload was set up on all workers. Then its objects are known from now on.
+    pub(super) fn are_set_up(&mut self, cluster: &Cluster) -> bool {
         let has_begun = |worker| cluster.inspect(worker, workload::has_begun);
         let counts = |worker: &usize| !self.survives || cluster.is_running(*worker);
         let mut workers = (0..cluster.workers()).filter(counts);
-        self.is_set_up || workers.all(has_begun)
+        if !self.is_set_up && workers.all(has_begun) {
+            self.is_set_up = true;
+            let mut running = cluster.running();
+            let known = running
+                .next()
+                .map(|one| cluster.inspect(one, workload::addresses));
+            self.known = known.unwrap_or_default();
+        }
+        self.is_set_up
     }
 
     /// Returns true if no machine leaves any more, or comes back.
@@ -291,14 +299,7 @@ impl<'p> Guests<'p> {
         }
         let idle = self.is_idle(cluster);
         let ended = self.ended(cluster);
-        if !self.is_set_up && self.are_set_up(cluster) {
-            self.is_set_up = true;
-            let mut running = cluster.running();
-            let known = running
-                .next()
-                .map(|one| cluster.inspect(one, workload::addresses));
-            self.known = known.unwrap_or_default();
-        }
+        self.are_set_up(cluster);
         let mut changed = false;
         for place in 0..self.guests.len() {
             let guest = &mut self.guests[place];
@@ -372,7 +373,9 @@ impl<'p> Guests<'p> {
         {
             if cluster.rejoin(guest.machine, attach) {
                 changed = true;
-                guest.come_back(cluster, self.spec, &[]);
+                // All others that know them may be killed next.
+                let known = if self.resumes { &self.known[..] } else { &[] };
+                guest.come_back(cluster, self.spec, known);
             }
         }
         changed | self.resume(cluster, attach)
