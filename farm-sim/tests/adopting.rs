@@ -209,15 +209,13 @@ fn a_slot_is_released_once_when_its_machine_is_lost_in_a_commit() {
     }
     cluster.kill(PROGRAM);
     settle(&cluster);
-    let before = cluster.turns();
     until(&cluster, "the end of recovery", || {
-        cluster.turns() > before + 4000
+        let mut left_over =
+            (0..PROGRAM).map(|machine| cluster.inspect(machine, farm_txn::left_over));
+        left_over.all(|left_over| left_over.is_none())
     });
     for machine in 0..PROGRAM {
-        cluster.inspect(machine, |worker| {
-            assert_eq!(farm_txn::left_over(worker), None);
-            worker.check_slab().unwrap();
-        });
+        cluster.inspect(machine, |worker| worker.check_slab().unwrap());
     }
 }
 
