@@ -48,17 +48,22 @@ pub struct Room {
 /// Only the owner of the slot may call this, while the slot holds no object.
 #[inline]
 pub fn room(memory: &Memory, at: usize, class: SizeClass, base: Base) -> Room {
-    let version = load_version(memory, at).version();
     let incarnation = load_incarnation(memory, at);
-    let is_new = incarnation.0 == 0 || version == Version::ZERO;
-    let (version, incarnation) = match is_new {
-        true => (base.version(), base.incarnation(class)),
-        false => (version, incarnation),
+    let version = match incarnation.0 {
+        0 => Version::ZERO,
+        _ => load_version(memory, at).version(),
     };
-    Room {
-        version,
-        incarnation,
-        is_new,
+    match version {
+        Version::ZERO => Room {
+            version: base.version(),
+            incarnation: base.incarnation(class),
+            is_new: true,
+        },
+        _ => Room {
+            version,
+            incarnation,
+            is_new: false,
+        },
     }
 }
 
