@@ -21,6 +21,7 @@ pub const ALL: &[&str] = &[
     "adopt: a block without objects",
     "adopt: a region",
     "adopt: a scan pauses",
+    "adopt: a scanned region waits for a recovery",
     "adopt: a worker takes a block",
     "adopt: freed behind the scan",
     "alloc: a reservation ends with its configuration",
