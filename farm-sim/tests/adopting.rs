@@ -1,8 +1,11 @@
 //! What becomes of reservations when the primary of their region is lost, or the machine that has asked for them.
 
+mod common;
+
+use common::until;
 use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
-use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
+use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_txn::api::{self, TxHandle};
 use farm_txn::{ObjectId, TxError};
 use rand::SeedableRng;
@@ -10,7 +13,6 @@ use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// The machine without memory, whose transaction stays open.
 const PROGRAM: usize = 3;
-const MOST_STEPS: u64 = 4_000_000;
 const PAYLOAD: usize = 8;
 
 /// What a worker has received.
@@ -47,16 +49,6 @@ fn cluster_with(seed: u64, change: impl FnOnce(&mut ClusterLimits)) -> Cluster {
     change(&mut limits);
     let pace = Pace::drawn(&mut rng);
     Cluster::new(limits.fabric(seed), &limits, pace, attach)
-}
-
-fn until(cluster: &Cluster, what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..MOST_STEPS {
-        if done() {
-            return;
-        }
-        assert_ne!(cluster.step(), Stepped::Stopped, "{:?}", cluster.failures());
-    }
-    panic!("{what} takes more than {MOST_STEPS} steps");
 }
 
 /// Reserves room for an object near another one. Returns the open transaction and the address.

@@ -1,11 +1,14 @@
 //! The simulated cluster runs the code of production, and repeats a run exactly from its seed.
 
+mod common;
+
+use common::until;
 use farm_check::workload;
 use farm_core::alloc::class_for_payload;
 use farm_core::worker::{Cont, Worker};
 use farm_kv::shard::Changed;
 use farm_kv::{Change, GetCont, KvError, TableId, TableSpec};
-use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
+use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_sim::fabric::SimConfig;
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -45,14 +48,11 @@ fn found(worker: &mut Worker, _: u64, value: Result<Option<&[u8]>, &KvError>) {
     counts(worker).found += 1;
 }
 
-fn until(cluster: &Cluster, what: &str, mut done: impl FnMut(&mut Worker) -> bool) {
-    for _ in 0..1_000_000 {
-        if (0..cluster.workers()).all(|worker| cluster.inspect(worker, &mut done)) {
-            return;
-        }
-        assert_ne!(cluster.step(), Stepped::Stopped, "{:?}", cluster.failures());
-    }
-    panic!("{what} did not end within 1,000,000 steps");
+/// Has the cluster take steps until all workers have done something.
+fn until_all(cluster: &Cluster, what: &str, mut done: impl FnMut(&mut Worker) -> bool) {
+    until(cluster, what, || {
+        (0..cluster.workers()).all(|worker| cluster.inspect(worker, &mut done))
+    });
 }
 
 fn key(worker: usize) -> farm_kv::Key {
@@ -80,7 +80,7 @@ fn run(seed: u64) -> u64 {
             farm_kv::open(worker, spec, Cont::new(opened, 0));
         });
     }
-    until(&cluster, "opening", |worker| {
+    until_all(&cluster, "opening", |worker| {
         counts(worker).opened.is_some()
     });
     for index in 0..cluster.workers() {
@@ -90,7 +90,7 @@ fn run(seed: u64) -> u64 {
             farm_kv::change(worker, table, &key(index), value, Cont::new(put, 0)).unwrap();
         });
     }
-    until(&cluster, "putting", |worker| counts(worker).put == 1);
+    until_all(&cluster, "putting", |worker| counts(worker).put == 1);
     for index in 0..cluster.workers() {
         cluster.on(index, |worker| {
             let table = counts(worker).opened.unwrap();
@@ -98,7 +98,7 @@ fn run(seed: u64) -> u64 {
             farm_kv::get(worker, table, &other, GetCont::new(found, 0)).unwrap();
         });
     }
-    until(&cluster, "getting", |worker| counts(worker).found == 1);
+    until_all(&cluster, "getting", |worker| counts(worker).found == 1);
     cluster
         .come_to_rest()
         .unwrap_or_else(|why| panic!("seed {seed}: {why}"));
@@ -147,7 +147,7 @@ fn a_workload_that_cannot_be_set_up_ends_on_every_worker() {
             workload::start(worker, workload::Spec::default(), Box::new(|_| {}));
         });
     }
-    until(&cluster, "a workload without objects", workload::is_done);
+    until_all(&cluster, "a workload without objects", workload::is_done);
     let logs = (0..cluster.workers()).map(|index| cluster.inspect(index, workload::take_log));
     let history = workload::Log::merge(logs.collect());
     assert!(history.transactions.is_empty());
@@ -176,5 +176,5 @@ fn a_workload_without_clients_ends() {
             workload::start(worker, spec, Box::new(|_| {}));
         });
     }
-    until(&cluster, "a workload without clients", workload::is_done);
+    until_all(&cluster, "a workload without clients", workload::is_done);
 }

@@ -1,9 +1,12 @@
 //! Messages that a worker has handed over to another worker of its machine, when the process that sent them has been killed.
 
+mod common;
+
+use common::until;
 use farm_core::ids::{MachineId, WorkerId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId, ReplyCont};
 use farm_core::worker::{Cont, Worker};
-use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
+use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_sim::fabric::{Odds, SimConfig};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -15,10 +18,10 @@ const CALLER: usize = WORKERS * GUEST + 1;
 /// The third worker of the first machine. Messages of the caller to it arrive at the second one.
 const SLOW: usize = 2;
 const HANDS_OVER: usize = 1;
-/// The slow worker takes them in so many turns that the caller's machine is lost and comes back meanwhile.
+/// The slow worker takes at most 64 calls in a turn: it has not taken all of them when the caller's machine has been lost, and has come back.
 const CALLS: u64 = 2_000;
+/// Number of turns of other workers between two turns of the slow one.
 const TURNS_OF_OTHERS: u64 = 200;
-const MOST_STEPS: u64 = 1_000_000;
 /// A message that is answered with its body.
 const ECHO: MessageId = MessageId(MessageId::APPLICATION);
 
@@ -87,16 +90,6 @@ fn cluster() -> Cluster {
         nested_steps: 1,
     };
     Cluster::new(config, &limits, pace, attach)
-}
-
-fn until(cluster: &Cluster, what: &str, mut done: impl FnMut() -> bool) {
-    for _ in 0..MOST_STEPS {
-        if done() {
-            return;
-        }
-        assert_ne!(cluster.step(), Stepped::Stopped, "{:?}", cluster.failures());
-    }
-    panic!("{what} takes more than {MOST_STEPS} steps");
 }
 
 /// Has the caller begin its calls, and waits until all have been handed over to the slow worker, besides `before`.

@@ -1,16 +1,18 @@
 //! What happens on a machine without memory that has left and come back.
 
+mod common;
+
 use std::time::Duration;
 
+use common::until;
 use farm_core::worker::Worker;
-use farm_sim::cluster::{Cluster, ClusterLimits, Pace, Stepped};
+use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
 use farm_sim::fabric::{Odds, SimConfig};
 use rand::SeedableRng;
 use rand_xoshiro::Xoshiro256PlusPlus;
 
 /// The machine without memory.
 const GUEST: usize = 2;
-const MOST_STEPS: u64 = 1_000_000;
 /// A worker that nobody wakes sleeps longer, in simulated time.
 const WORKERS_SLEEP: Duration = Duration::from_secs(2);
 
@@ -47,16 +49,6 @@ fn cluster(seed: u64, workers: usize) -> (Cluster, ClusterLimits) {
         ..Pace::drawn(&mut rng)
     };
     (Cluster::new(config, &limits, pace, attach), limits)
-}
-
-fn until(cluster: &Cluster, what: &str, done: impl Fn() -> bool) {
-    for _ in 0..MOST_STEPS {
-        if done() {
-            return;
-        }
-        assert_ne!(cluster.step(), Stepped::Stopped, "{:?}", cluster.failures());
-    }
-    panic!("{what} takes more than {MOST_STEPS} steps");
 }
 
 /// Regression test: a worker that slept when the first worker of its machine had joined the cluster was not woken, although items

@@ -170,8 +170,6 @@ pub(crate) struct Incoming {
     pub(crate) machine: MachineId,
     pub(crate) sender: WorkerId,
     pub(crate) ring: RingReceiver,
-    /// The number of the connection, of [`Links::numbers`].
-    pub(crate) link: u32,
 }
 
 /// A log that this worker polls.
@@ -233,6 +231,12 @@ struct Wiring<'a> {
 }
 
 impl Links {
+    /// Returns the index of a machine in the order of `machines`.
+    pub(crate) fn index_of(machines: &[(MachineId, usize)], machine: MachineId) -> Option<usize> {
+        let index = machines.binary_search_by_key(&machine, |one| one.0);
+        index.ok()
+    }
+
     /// Wires worker `worker` of machine `own` to those of the `machines`, which are ascending and have their numbers of workers, that
     /// are among the peers. The others can be [linked](crate::worker::Worker::link) later.
     ///
@@ -414,7 +418,6 @@ impl Wiring<'_> {
                 machine: me.machine,
                 sender: worker_id(other),
                 ring,
-                link: 0,
             });
         }
         Ok(())
@@ -453,7 +456,6 @@ impl Wiring<'_> {
                 machine: peer.machine,
                 sender: worker_id(sender),
                 ring,
-                link: 0,
             });
             let buffer = peer.ours.window(ours.log(sender), self.format.log_bytes);
             let kept = KeptState::new(peer.ours.window(ours.log_state(sender), LINE_BYTES));

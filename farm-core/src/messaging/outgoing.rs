@@ -19,7 +19,7 @@ const BURST: usize = 64;
 
 /// Bits of a token below the calling worker: 8 bits of generation and 24 bits of call index.
 const CALL_BITS: u32 = 32;
-/// Where the token of a record that was handed over has the low bits of the [number](Incoming::link) of the connection over which it came: in bits
+/// Where the token of a record that was handed over has the low bits of the [number](Links::numbers) of the connection over which it came: in bits
 /// that a worker's id does not use.
 const LINK_SHIFT: u32 = CALL_BITS + MAX_WORKERS.ilog2();
 const LINK: u64 = (1 << (CALL_BITS + u16::BITS)) - (1 << LINK_SHIFT);
@@ -127,12 +127,9 @@ impl Messaging {
     }
 
     fn machine_index(&self, to: WorkerRef) -> Result<usize, CallError> {
-        let index = self
-            .links
-            .machines
-            .binary_search_by_key(&to.machine, |entry| entry.0);
+        let index = Links::index_of(&self.links.machines, to.machine);
         match index {
-            Ok(index) if to.worker.index() < self.links.machines[index].1 => Ok(index),
+            Some(index) if to.worker.index() < self.links.machines[index].1 => Ok(index),
             _ => Err(CallError::NoWorker(to)),
         }
     }
@@ -414,8 +411,11 @@ impl Messaging {
                     "{machine}.{sender} sent a message that names no worker"
                 )));
             }
+            // Its connection is the current one: rings are removed with theirs.
+            let number = Links::index_of(&self.links.machines, machine)
+                .map_or(0, |index| self.links.numbers[index]);
             let header = Header {
-                token: header.token | link_bits(incoming.link),
+                token: header.token | link_bits(number),
                 ..header
             };
             return match next.try_send(endpoint, header, &[record.body]) {
@@ -545,23 +545,18 @@ impl Messaging {
         self.links.boots[index] = boot;
         self.links.out[index] = Some(out);
         self.links.credits[index] = credits;
-        let link = self.links.numbers[index];
-        let incoming = incoming.into_iter();
-        let incoming = incoming.map(|ring| Incoming { link, ..ring });
         self.links.incoming.extend(incoming);
     }
 
     /// Returns the number of a machine's start to which there is, or was last, a connection.
     pub(crate) fn boot_of(&self, machine: MachineId) -> u64 {
-        let machines = &self.links.machines;
-        let index = machines.binary_search_by_key(&machine, |one| one.0);
+        let index = Links::index_of(&self.links.machines, machine);
         index.map_or(0, |index| self.links.boots[index])
     }
 
     /// Returns the number of the current connection to a machine.
     pub(crate) fn number_of(&self, machine: MachineId) -> u32 {
-        let machines = &self.links.machines;
-        let index = machines.binary_search_by_key(&machine, |one| one.0);
+        let index = Links::index_of(&self.links.machines, machine);
         index.map_or(0, |index| self.links.numbers[index])
     }
 
@@ -583,8 +578,7 @@ impl Messaging {
         self.deferred.retain(|reply| reply.to.machine != machine);
         let links = &mut self.links;
         links.incoming.retain(|ring| ring.machine != machine);
-        let index = links.machines.iter().position(|one| one.0 == machine);
-        if let Some(index) = index {
+        if let Some(index) = Links::index_of(&links.machines, machine) {
             links.out[index] = None;
             links.credits[index].clear();
         }

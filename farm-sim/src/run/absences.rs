@@ -265,8 +265,8 @@ impl<'p> Guests<'p> {
         present.all(|worker| cluster.inspect(worker, is_done))
     }
 
-    /// Returns true if the workload was set up on all workers. Then its objects are known from now on.
-    pub(super) fn are_set_up(&mut self, cluster: &Cluster) -> bool {
+    /// Notices whether the workload was set up on all workers, and returns it. From then on its objects are known.
+    pub(super) fn notice_set_up(&mut self, cluster: &Cluster) -> bool {
         let has_begun = |worker| cluster.inspect(worker, workload::has_begun);
         let counts = |worker: &usize| !self.survives || cluster.is_running(*worker);
         let mut workers = (0..cluster.workers()).filter(counts);
@@ -299,7 +299,7 @@ impl<'p> Guests<'p> {
         }
         let idle = self.is_idle(cluster);
         let ended = self.ended(cluster);
-        self.are_set_up(cluster);
+        self.notice_set_up(cluster);
         let mut changed = false;
         for place in 0..self.guests.len() {
             let guest = &mut self.guests[place];

@@ -224,7 +224,7 @@ fn run_clients(
                     *looks -= 1;
                     *looks == 0
                 }
-                None => done >= after && (!plan.limits.survives || guests.are_set_up(cluster)),
+                None => done >= after && (!plan.limits.survives || guests.notice_set_up(cluster)),
             }
         {
             what.strike(cluster);
