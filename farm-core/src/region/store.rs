@@ -1,5 +1,8 @@
 //! The memory that one machine contributes: its regions, and the block allocator over them, shared by its workers.
 
+mod adopting;
+mod memory;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -15,54 +18,17 @@ use super::promoted::Promoted;
 pub(crate) use super::promoted::Scan;
 use super::remote::RemoteRegions;
 use crate::alloc::{
-    AdoptedBlock, AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource,
-    BlockTable, BlockUsage, Changes, Cut, Geometry, Growth, LocateError, Mismatch, Place,
-    RegionSource, ReleaseError, SizeClass, Slab, TableError, choose_region_id,
+    AllocError, ArrayRun, Block, BlockAllocator, BlockConfig, BlockSource, BlockTable, BlockUsage,
+    Changes, Cut, Geometry, Growth, LocateError, Mismatch, Place, ReleaseError, SizeClass, Slab,
+    TableError,
 };
 use crate::fabric::Capability;
 use crate::ids::{Address, MachineId, RegionId, WorkerId};
 use crate::mem::Memory;
 use crate::membership::configuration::{Configuration, Domain, RegionReplicas};
+use memory::{NewRegions, Regions};
 
-/// Why memory of a region could not be allocated.
-pub type AllocationError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Allocates the memory of regions.
-pub trait RegionMemory: Send {
-    /// Allocates zeroed memory of this many bytes for a region, and exports it, so that peers can read it. If regions are
-    /// [kept](crate::kept), it is.
-    ///
-    /// # Errors
-    /// The reason why there is no memory.
-    fn allocate(
-        &mut self,
-        region: RegionId,
-        bytes: usize,
-    ) -> Result<(Memory, Capability), AllocationError>;
-
-    /// Announces that memory of this many bytes will soon be needed.
-    fn prepare(&mut self, _bytes: usize) {}
-
-    /// Returns whether memory of this many bytes can be allocated without a wait.
-    fn is_ready(&self, _bytes: usize) -> bool {
-        true
-    }
-}
-
-impl<F> RegionMemory for F
-where
-    F: FnMut(RegionId, usize) -> Result<(Memory, Capability), AllocationError> + Send,
-{
-    fn allocate(
-        &mut self,
-        region: RegionId,
-        bytes: usize,
-    ) -> Result<(Memory, Capability), AllocationError> {
-        self(region, bytes)
-    }
-}
-
-type Regions = Arc<Mutex<BTreeMap<RegionId, (Memory, Capability)>>>;
+pub use memory::{AllocationError, RegionMemory};
 
 /// The copies of the regions of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -367,24 +333,6 @@ impl Store {
         lock(&self.regions).get(&id).cloned()
     }
 
-    /// Makes this machine's copy of a region the region itself. Returns whether the machine has the region now.
-    pub(crate) fn promote(&self, id: RegionId) -> bool {
-        if self.region(id).is_some() {
-            return true;
-        }
-        let copy = self.backups.as_ref().and_then(|copies| copies.take(id));
-        if let Some(copy) = copy {
-            // Workers that find the region must find locked what recovery has locked. The mutexes order that, but simulated memory knows only
-            // fences.
-            copy.0.fence(Ordering::SeqCst);
-            let mut promoted = lock(&self.promoted);
-            promoted.add(id);
-            self.note_adopting(&promoted);
-            lock(&self.regions).insert(id, copy);
-        }
-        self.region(id).is_some()
-    }
-
     /// Announces that this machine, which has no region, will soon need one.
     pub fn prepare_first_region(&self) {
         lock(&self.blocks).prepare_first();
@@ -412,72 +360,6 @@ impl Store {
             near: !self.is_adopting(),
             waits,
         }
-    }
-
-    /// Returns whether a region that was another machine's is not yet in the hands of the allocators.
-    pub fn is_adopting(&self) -> bool {
-        self.adopting.load(Ordering::Acquire)
-    }
-
-    /// Goes on with scans: all machines have recovered.
-    pub(crate) fn go_on_adopting(&self) {
-        lock(&self.promoted).go_on();
-    }
-
-    /// Begins to scan a region that was another machine's, and that no worker scans, on a machine with this many other workers.
-    ///
-    /// # Errors
-    /// [`TableError`] if its table is damaged.
-    pub(crate) fn begin_to_adopt(&self, others: usize) -> Result<Option<RegionId>, TableError> {
-        let mut promoted = lock(&self.promoted);
-        let Some(region) = promoted.take_waiting() else {
-            return Ok(None);
-        };
-        let memory = self.replica(region);
-        let memory = memory.expect("a region that was promoted has memory");
-        promoted.begin(BlockTable::open_in_use(memory, region)?, others);
-        Ok(Some(region))
-    }
-
-    /// Scans at most this many slots of such a region.
-    ///
-    /// # Errors
-    /// [`TableError`] if its table is damaged.
-    pub(crate) fn scan(&self, region: RegionId, most: u32) -> Result<Scan, TableError> {
-        lock(&self.promoted).scan(region, most)
-    }
-
-    /// Handles that another worker has turned since the scan of a region ended. Returns whether all have.
-    pub(crate) fn turned(&self, region: RegionId) -> bool {
-        lock(&self.promoted).turned(region)
-    }
-
-    /// Gives a scanned region to the block allocator. Each worker takes its blocks afterwards. Returns false if a worker has not turned
-    /// since the scan ended, or the machines recover.
-    ///
-    /// # Errors
-    /// [`AllocError::RegionExists`]: the block allocator has the region.
-    pub(crate) fn adopt(&self, region: RegionId, workers: usize) -> Result<bool, AllocError> {
-        let mut promoted = lock(&self.promoted);
-        let Some(scanned) = promoted.take(region) else {
-            return Ok(false);
-        };
-        let blocks = lock(&self.blocks).adopt(scanned, workers)?;
-        promoted.keep(region, blocks);
-        self.note_adopting(&promoted);
-        Ok(true)
-    }
-
-    /// Takes the blocks of an adopted region that a worker owns.
-    pub(crate) fn take_adopted(&self, region: RegionId, owner: WorkerId) -> Vec<AdoptedBlock> {
-        let mut promoted = lock(&self.promoted);
-        let blocks = promoted.take_blocks(region, owner);
-        self.note_adopting(&promoted);
-        blocks
-    }
-
-    fn note_adopting(&self, promoted: &Promoted) {
-        self.adopting.store(!promoted.is_empty(), Ordering::Release);
     }
 
     /// Returns the memory of this machine's replica of a region, as its primary or as a backup.
@@ -522,18 +404,6 @@ impl Store {
             }
             Err(error) => Err(error),
         }
-    }
-
-    /// As [`Promoted::release`].
-    fn release_adopting(&self, address: Address) -> bool {
-        if self.is_adopting()
-            && let Some((memory, _)) = self.region(address.region())
-        {
-            // A scan that begins after this call must find that the object is freed. The mutex orders that, but simulated memory knows
-            // only fences.
-            memory.fence(Ordering::SeqCst);
-        }
-        lock(&self.promoted).release(address)
     }
 
     /// Returns whether available memory is below its threshold: see [`BlockAllocator::is_low`].
@@ -587,48 +457,6 @@ impl Store {
     }
 }
 
-/// Creates regions of a store. The lock of the block allocator is held meanwhile, so that there is one call at a time.
-struct NewRegions<M> {
-    local: MachineId,
-    placement: Placement,
-    map: Arc<RegionMap>,
-    regions: Regions,
-    region_bytes: usize,
-    memory: M,
-    rng: Xoshiro256PlusPlus,
-}
-
-impl<M: RegionMemory> RegionSource for NewRegions<M> {
-    fn new_region(&mut self, near: Option<RegionId>) -> Result<(RegionId, Memory), AllocError> {
-        if !self.map.is_complete() {
-            // A region that exists could be made once more.
-            let why = "this machine has not joined the others yet";
-            return Err(AllocError::NoRegion(why.into()));
-        }
-        let (place, rng) = (&self.placement, &mut self.rng);
-        let is_known = |id| self.map.contains(id);
-        let id = choose_region_id(place, self.local, near, is_known, rng).ok_or_else(|| {
-            AllocError::NoRegion(
-                "no virtual ring has a free position that makes this machine the primary".into(),
-            )
-        })?;
-        let allocated = self.memory.allocate(id, self.region_bytes);
-        let (memory, capability) =
-            allocated.map_err(|error| AllocError::NoRegion(error.to_string()))?;
-        lock(&self.regions).insert(id, (memory.clone(), capability));
-        self.map.add_new(id);
-        Ok((id, memory))
-    }
-
-    fn prepare(&mut self) {
-        self.memory.prepare(self.region_bytes);
-    }
-
-    fn is_ready(&self) -> bool {
-        self.memory.is_ready(self.region_bytes)
-    }
-}
-
 /// The blocks of a shared store; the lock is held only while a block is acquired or given back.
 impl BlockSource for &Store {
     fn has_region(&self, region: RegionId) -> bool {
@@ -658,6 +486,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::alloc::choose_region_id;
 
     #[test]
     fn a_region_has_the_backups_of_its_hint_group() {

@@ -1,6 +1,7 @@
 //! Invalid sizes, alone and in combination.
 
 use super::*;
+use crate::ids::MachineId;
 
 #[test]
 fn impossible_sizes_are_refused() {
