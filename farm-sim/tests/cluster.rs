@@ -61,7 +61,8 @@ fn key(worker: usize) -> farm_kv::Key {
     key
 }
 
-fn run(seed: u64) -> u64 {
+/// Starts a cluster with an open table.
+fn with_table(seed: u64) -> Cluster {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let limits = ClusterLimits::drawn(&mut rng);
     let pace = Pace::drawn(&mut rng);
@@ -83,6 +84,11 @@ fn run(seed: u64) -> u64 {
     until_all(&cluster, "opening", |worker| {
         counts(worker).opened.is_some()
     });
+    cluster
+}
+
+/// Has each worker put a pair, and waits until all are there.
+fn put_all(cluster: &Cluster, key: impl Fn(usize) -> farm_kv::Key) {
     for index in 0..cluster.workers() {
         cluster.on(index, |worker| {
             let table = counts(worker).opened.unwrap();
@@ -90,7 +96,12 @@ fn run(seed: u64) -> u64 {
             farm_kv::change(worker, table, &key(index), value, Cont::new(put, 0)).unwrap();
         });
     }
-    until_all(&cluster, "putting", |worker| counts(worker).put == 1);
+    until_all(cluster, "putting", |worker| counts(worker).put == 1);
+}
+
+fn run(seed: u64) -> u64 {
+    let cluster = with_table(seed);
+    put_all(&cluster, key);
     for index in 0..cluster.workers() {
         cluster.on(index, |worker| {
             let table = counts(worker).opened.unwrap();
@@ -110,6 +121,34 @@ fn a_table_is_served_and_every_resource_is_returned() {
     for seed in 0..50 {
         run(seed);
     }
+}
+
+/// Returns how many workers make the changes of one key that all workers request.
+fn owners_of_one_key(seed: u64) -> usize {
+    let cluster = with_table(seed);
+    put_all(&cluster, |_| key(seed as usize));
+    let owners = (0..cluster.workers()).filter(|index| {
+        let counters = cluster.inspect(*index, farm_kv::change_counters);
+        counters.changes > 0
+    });
+    owners.count()
+}
+
+#[test]
+fn one_worker_makes_all_changes_of_a_key() {
+    for seed in 0..20 {
+        assert_eq!(owners_of_one_key(seed), 1, "seed {seed}");
+    }
+}
+
+/// Two owners only get in each other's way, because all that they do is in transactions: hardly a run of the simulator fails.
+#[cfg(feature = "mutants")]
+#[test]
+fn deliberate_bugs_of_owners_are_found() {
+    farm_core::mutants::switch(Some("two workers own a shard"));
+    let is_found = (0..10).any(|seed| owners_of_one_key(seed) > 1);
+    farm_core::mutants::switch(None);
+    assert!(is_found);
 }
 
 #[test]

@@ -277,7 +277,7 @@ fn a_lost_machine_ends_the_change_and_frees_nothing() {
 /// The readers find each of these mutants.
 #[cfg(feature = "mutants")]
 #[test]
-fn memory_reused_too_early_is_found() {
+fn deliberate_bugs_that_reuse_memory_too_early_are_found() {
     for mutant in [
         "block reused before the epoch ended",
         "epoch answered before old operations ended",
