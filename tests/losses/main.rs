@@ -1,6 +1,7 @@
 //! Processes are killed while all machines of a cluster run transactions: some of them, and the others go on, or all, and the next ones go
 //! on with what they have left. Nothing that was reported is lost.
 
+mod acquainted;
 mod all;
 mod machines;
 mod program;

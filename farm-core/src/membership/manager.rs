@@ -230,6 +230,18 @@ impl Manager {
         Some(member.process()).filter(|process| !self.left.contains(process))
     }
 
+    /// Returns the processes of all members that run and have not left, and those that are being recorded.
+    pub(crate) fn starts(&self) -> impl Iterator<Item = Process> {
+        let running = self.configuration.running().map(|one| one.machine);
+        let running = running.filter_map(|machine| self.running(machine));
+        let started = self.started.iter().chain(&self.starting);
+        let started = started.map(|(machine, boot)| Process {
+            machine: *machine,
+            boot: *boot,
+        });
+        running.chain(started)
+    }
+
     /// Returns whether starts were stored since the last call.
     pub(crate) fn take_recorded_starts(&mut self) -> bool {
         std::mem::take(&mut self.has_recorded_starts)

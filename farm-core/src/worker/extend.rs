@@ -113,6 +113,13 @@ impl Extending {
             .find(|one| one.region == region)
     }
 
+    /// Returns the processes that are being added.
+    pub(super) fn processes(&self) -> impl Iterator<Item = Process> {
+        let attempt = self.attempt.iter();
+        let members = attempt.flat_map(|attempt| &attempt.extension.members);
+        members.map(Member::process)
+    }
+
     /// Returns whether something is being added.
     pub(super) fn is_under_way(&self) -> bool {
         let attempt = self.attempt.as_ref();
@@ -166,13 +173,17 @@ impl Worker {
             return;
         }
         let joining = std::mem::take(&mut self.extending.joining);
-        let members = joining.into_iter().filter_map(|(machine, boot)| {
+        let mut members: Vec<Member> = Vec::new();
+        for (machine, boot) in joining {
             // An earlier process of the machine may be a member, until its end is noticed.
             let is_new = configuration.member(machine).is_none();
-            let is_linked = self.is_linked_to(machine) && self.messaging.boot_of(machine) == boot;
-            (is_new && is_linked).then(|| self.new_member(machine, boot))
-        });
-        let members: Vec<Member> = members.collect();
+            let process = Process { machine, boot };
+            let others = members.iter().map(Member::process);
+            let unlinked = self.not_linked(process, others);
+            if is_new && self.is_connected_to(process) && unlinked.is_none() {
+                members.push(self.new_member(machine, boot));
+            }
+        }
         let storing = configuration.members.iter().chain(&members);
         let storing = storing.filter(|member| member.stores);
         let storing: Vec<MachineId> = storing.map(|member| member.machine).collect();

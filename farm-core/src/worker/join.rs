@@ -13,19 +13,22 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
+use super::acquaintance::Acquainted;
 use super::regions::{
-    ASK_AGAIN, CATALOG_BYTES, CHANGES, DONE, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES,
+    ASK_AGAIN, CHANGES, CHANGES_HEAD_BYTES, DONE, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES,
     encode_changes,
 };
 use super::{Cont, Worker};
 use crate::ids::{MachineId, RegionId, WorkerId, WorkerRef};
+use crate::mem::Context;
 use crate::membership::configuration::Process;
 use crate::membership::manager::{Changes, Recorded};
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::region::map::Replicas;
 use crate::{marks, mutants};
 
-/// To the manager: the machine joins, with the number of its start, and of the configuration that it knows. The reply is a code.
+/// To the manager: the machine joins, with the number of its start, of the configuration that it knows, and of the list of its connections.
+/// The reply is a code.
 const JOIN: MessageId = MessageId(MessageId::CORE + 6);
 
 /// From each other machine: all of its workers are connected to the machine that joins. One-way.
@@ -36,9 +39,13 @@ const JOINED: MessageId = MessageId(MessageId::CORE + 8);
 
 /// The configuration has changed since the machine has connected.
 const CHANGED: u8 = 3;
+/// The machine is not connected to another one that runs.
+const UNLINKED: u8 = 4;
 
 /// The most refusals after which a machine asks again.
 const MOST_REFUSALS: u32 = 20;
+/// Why most starts begin again that have not joined.
+pub(super) const CONFIGURATION_CHANGED: &str = "the configuration has changed meanwhile";
 /// Time until then.
 const REFUSED_WAIT: Duration = Duration::from_millis(50);
 
@@ -62,17 +69,40 @@ pub(super) struct Newcomers {
 /// A machine that joins.
 struct Newcomer {
     boot: u64,
+    /// The configuration of its regions. If another one follows, it applies that, and asks again.
+    configuration: u64,
     /// Regions that it does not know yet.
     untold: VecDeque<(RegionId, Replicas)>,
     /// Number of regions in the message that it has not answered.
     under_way: usize,
 }
 
-/// Returns the two words of a message.
-fn two_words(body: &[u8]) -> Option<[u64; 2]> {
-    let words: &[u8; 16] = body.try_into().ok()?;
+/// A machine that joins, and the configuration of whose regions it is told.
+#[derive(Clone, Copy)]
+struct To {
+    machine: MachineId,
+    configuration: u64,
+}
+
+impl Context for To {
+    fn to_word(self) -> u64 {
+        u64::from(self.machine.get()) | self.configuration << 16
+    }
+
+    fn from_word(word: u64) -> Self {
+        let machine = MachineId::new(word as u16);
+        Self {
+            machine: machine.expect("the context of this continuation has the id of a machine"),
+            configuration: word >> 16,
+        }
+    }
+}
+
+/// Returns the three words of a JOIN.
+fn three_words(body: &[u8]) -> Option<[u64; 3]> {
+    let words: &[u8; 24] = body.try_into().ok()?;
     let (words, _) = words.as_chunks();
-    Some([u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])])
+    Some([words[0], words[1], words[2]].map(u64::from_le_bytes))
 }
 
 impl Newcomer {
@@ -181,11 +211,12 @@ impl Worker {
         }
         let manager = self.membership.manager();
         let cont = ReplyCont::new(Self::on_join_reply, boot);
-        let knows = self.newest_known();
+        let words = [boot, self.newest_known(), self.tell_links()];
+        let [boot_bytes, knows, links] = words.map(u64::to_le_bytes);
         match self.call(
             WorkerRef::first_of(manager),
             JOIN,
-            &[&boot.to_le_bytes(), &knows.to_le_bytes()],
+            &[&boot_bytes, &knows, &links],
             REPLY_BYTES,
             cont,
         ) {
@@ -198,7 +229,7 @@ impl Worker {
     fn on_join_failed(&mut self, error: &CallError) {
         match error {
             // Another machine manages the next configuration.
-            CallError::PeerLost(_) if self.survives() => self.joins_again(),
+            CallError::PeerLost(_) if self.survives() => self.joins_again(CONFIGURATION_CHANGED),
             error => self.cannot_join(&error.to_string()),
         }
     }
@@ -216,7 +247,9 @@ impl Worker {
                 self.on_joined_configuration();
                 self.complete_if_joined();
             }
-            Ok([CHANGED]) => self.joins_again(),
+            Ok([CHANGED]) => self.joins_again(CONFIGURATION_CHANGED),
+            Ok([UNLINKED]) => self
+                .joins_again("it is not connected to another machine, which has joined meanwhile"),
             Ok(_) if self.newcomers.refusals < MOST_REFUSALS => {
                 self.newcomers.refusals += 1;
                 self.set_timer(REFUSED_WAIT, Cont::new(Self::ask_to_join, boot));
@@ -226,11 +259,11 @@ impl Worker {
         }
     }
 
-    /// Stops this start of the machine: the configuration has changed while it joined, and it is no member of the new one.
-    pub(super) fn joins_again(&mut self) {
+    /// Stops this start of the machine, which is no member.
+    pub(super) fn joins_again(&mut self, why: &str) {
         let (me, manager) = (self.me.machine, self.membership.manager());
         self.control.fail_to_join(format!(
-            "machine {me} cannot join the cluster of manager {manager}: the configuration has changed meanwhile; start the machine again"
+            "machine {me} cannot join the cluster of manager {manager}: {why}; start the machine again"
         ));
     }
 
@@ -246,79 +279,127 @@ impl Worker {
 
     fn handle_join(&mut self, request: Request, body: &[u8]) {
         let from = request.from.machine;
-        let Some([boot, knows]) = two_words(body) else {
+        let Some([boot, knows, links]) = three_words(body) else {
             let why = format!("{} sent a JOIN that is malformed", request.from);
             return self.distrust(from, why);
-        };
-        let known = self.newest_known();
-        let Some(manager) = &mut self.recorder.manager else {
-            let code = match self.membership.survives() {
-                false => REFUSED,
-                // Another machine manages a later configuration, or this one will.
-                true if knows < known => CHANGED,
-                true => NOT_YET,
-            };
-            return self.reply(request, &[&[code]]);
         };
         let process = Process {
             machine: from,
             boot,
         };
-        let known = manager.configuration();
-        if knows < known.version.id && !known.has(process) {
-            // It is not told of this one, because it is no member.
-            return self.reply(request, &[&[CHANGED]]);
-        }
-        if self.store.placement().contains(from) {
-            if !known.has(process) {
-                self.add_to_configuration(process);
+        let code = match self.refuses_to_join(process, (knows, links)) {
+            Some(code) => code,
+            None if self.store.placement().contains(from) => {
+                let manager = self.recorder.manager.as_ref();
+                if !manager.is_some_and(|manager| manager.configuration().has(process)) {
+                    self.add_to_configuration(process);
+                }
+                // It is told of the configuration of which it is a member.
+                NOT_YET
             }
-            // It is told of the configuration of which it is a member.
-            return self.reply(request, &[&[NOT_YET]]);
+            None => self.record_start(process),
+        };
+        self.reply(request, &[&[code]]);
+        self.manage();
+    }
+
+    /// Returns why a process cannot become a member now that knows this configuration, and whose list of connections has this number.
+    fn refuses_to_join(&self, process: Process, (knows, links): (u64, u64)) -> Option<u8> {
+        let Some(manager) = &self.recorder.manager else {
+            return Some(match self.membership.survives() {
+                false => REFUSED,
+                // Another machine manages a later configuration, or this one will.
+                true if knows < self.newest_known() => CHANGED,
+                true => NOT_YET,
+            });
+        };
+        let known = manager.configuration();
+        if known.has(process) {
+            return None;
         }
-        let code = match manager.record_start(process) {
+        if knows < known.version.id {
+            // It is not told of this one, because it is no member.
+            return Some(CHANGED);
+        }
+        match self.acquainted(process, links) {
+            _ if !self.survives() => None,
+            Acquainted::Yes => None,
+            Acquainted::NotYet => Some(NOT_YET),
+            Acquainted::No(other) => {
+                marks::mark("worker: a machine that joins is not connected to another");
+                let (machine, other) = (process.machine, other.machine);
+                tracing::info!(%machine, %other, "a machine that joins is not connected to another one");
+                Some(UNLINKED)
+            }
+        }
+    }
+
+    /// Has the start of a process without memory recorded, and tells it of all regions. Returns the code of the answer.
+    fn record_start(&mut self, process: Process) -> u8 {
+        let Some(manager) = &mut self.recorder.manager else {
+            return NOT_YET;
+        };
+        let Process { machine, boot } = process;
+        match manager.record_start(process) {
             Recorded::Yes => {
-                let known = self.newcomers.joining.get(&from);
-                match known.filter(|newcomer| newcomer.boot == boot) {
+                let of = (boot, manager.configuration().version.id);
+                let newcomer = self.newcomers.joining.get(&machine);
+                match newcomer.filter(|newcomer| (newcomer.boot, newcomer.configuration) == of) {
                     Some(newcomer) if newcomer.knows_all() => DONE,
                     Some(_) => NOT_YET,
                     None => {
-                        self.introduce(from, boot);
+                        self.introduce(machine, boot);
                         NOT_YET
                     }
                 }
             }
             Recorded::NotYet => NOT_YET,
             Recorded::No(why) => {
-                tracing::error!(machine = %from, why, "a machine cannot join");
+                tracing::error!(%machine, why, "a machine cannot join");
                 REFUSED
             }
-        };
-        self.reply(request, &[&[code]]);
-        self.manage();
+        }
     }
 
     /// Begins to send all regions to a machine.
     fn introduce(&mut self, machine: MachineId, boot: u64) {
-        let known = self.recorder.manager.as_ref();
-        let known = known.map_or(&[][..], |manager| &manager.configuration().regions);
+        let Some(manager) = &self.recorder.manager else {
+            return;
+        };
+        let known = manager.configuration();
         let newcomer = Newcomer {
             boot,
-            untold: known.iter().filter_map(Replicas::recorded).collect(),
+            configuration: known.version.id,
+            untold: known
+                .regions
+                .iter()
+                .filter_map(Replicas::recorded)
+                .collect(),
             under_way: 0,
         };
+        let to = To {
+            machine,
+            configuration: newcomer.configuration,
+        };
         self.newcomers.joining.insert(machine, newcomer);
-        self.tell_newcomer(machine.get().into(), ());
+        self.tell_newcomer(to, ());
+    }
+
+    /// Returns a machine that joins, unless another configuration than that of its regions has followed.
+    fn newcomer(&mut self, to: To) -> Option<&mut Newcomer> {
+        let manager = self.recorder.manager.as_ref();
+        let is_newest =
+            manager.is_some_and(|one| one.configuration().version.id == to.configuration);
+        let newcomer = self.newcomers.joining.get_mut(&to.machine);
+        newcomer.filter(|newcomer| is_newest && newcomer.configuration == to.configuration)
     }
 
     /// Sends the next regions to a machine that joins.
-    fn tell_newcomer(&mut self, machine: u64, (): ()) {
-        let id = MachineId::new(machine as u16);
-        let id = id.expect("the context of this continuation is the id of a machine");
-        let most = (self.max_message_body() - CATALOG_BYTES) / REGION_BYTES;
+    fn tell_newcomer(&mut self, to: To, (): ()) {
+        let most = (self.max_message_body() - CHANGES_HEAD_BYTES) / REGION_BYTES;
         let manager = self.recorder.manager.as_ref();
         let catalog = manager.and_then(|manager| manager.configuration().catalog);
-        let Some(newcomer) = self.newcomers.joining.get_mut(&id) else {
+        let Some(newcomer) = self.newcomer(to) else {
             return;
         };
         let count = newcomer.untold.len().min(most);
@@ -327,28 +408,26 @@ impl Worker {
         }
         let regions = newcomer.untold.range(..count).copied().collect();
         let mut body = Vec::new();
-        encode_changes(&mut body, &Changes { regions, catalog });
+        encode_changes(&mut body, to.configuration, &Changes { regions, catalog });
         newcomer.under_way = count;
-        let cont = ReplyCont::new(Self::on_newcomer_told, machine);
-        match self.call(WorkerRef::first_of(id), CHANGES, &[&body], 0, cont) {
+        let cont = ReplyCont::new(Self::on_newcomer_told, to);
+        let first = WorkerRef::first_of(to.machine);
+        match self.call(first, CHANGES, &[&body], 0, cont) {
             Ok(()) => {}
-            Err(CallError::Busy) => self.when_room(Cont::new(Self::tell_newcomer, machine)),
-            Err(_) => _ = self.newcomers.joining.remove(&id),
+            Err(CallError::Busy) => self.when_room(Cont::new(Self::tell_newcomer, to)),
+            Err(_) => _ = self.newcomers.joining.remove(&to.machine),
         }
     }
 
-    fn on_newcomer_told(&mut self, machine: u64, reply: Result<&[u8], CallError>) {
-        let Some(id) = MachineId::new(machine as u16) else {
-            return;
-        };
+    fn on_newcomer_told(&mut self, to: To, reply: Result<&[u8], CallError>) {
         if reply.is_err() {
-            self.newcomers.joining.remove(&id);
+            self.newcomers.joining.remove(&to.machine);
             return;
         }
-        if let Some(newcomer) = self.newcomers.joining.get_mut(&id) {
+        if let Some(newcomer) = self.newcomer(to) {
             let told = std::mem::take(&mut newcomer.under_way);
             newcomer.untold.drain(..told.min(newcomer.untold.len()));
         }
-        self.tell_newcomer(machine, ());
+        self.tell_newcomer(to, ());
     }
 }

@@ -1,5 +1,6 @@
 //! Machines that give no sign of life, and those that the others go on without: see [`Eviction`](crate::fabric::Eviction).
 
+use super::join::CONFIGURATION_CHANGED;
 use super::{Cont, Worker};
 use crate::fabric::{Lease, Standing};
 use crate::membership::configuration::Process;
@@ -132,7 +133,7 @@ impl Worker {
     fn stop_evicted(&mut self) {
         if !self.store.map().is_complete() {
             // It was joining, and has reported nothing.
-            return self.joins_again();
+            return self.joins_again(CONFIGURATION_CHANGED);
         }
         marks::mark("membership: a machine finds that it is evicted");
         self.control.end_evicted(format!(

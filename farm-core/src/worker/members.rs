@@ -17,6 +17,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::join::CONFIGURATION_CHANGED;
 use super::{Cont, Worker};
 use crate::fabric::{Departure, LeaseTerms};
 use crate::ids::{MachineId, WorkerRef};
@@ -163,7 +164,7 @@ impl Worker {
     }
 
     /// Returns the process of a machine to which this worker is, or was last, connected.
-    fn connected_process(&self, machine: MachineId) -> Process {
+    pub(super) fn connected_process(&self, machine: MachineId) -> Process {
         let boot = self.messaging.boot_of(machine);
         Process { machine, boot }
     }
@@ -288,7 +289,7 @@ impl Worker {
             Action::Block(why) => self.say(why.to_string()),
             Action::Halt(why) => self.control.fail(format!("the cluster stops: {why}")),
             Action::Stop(_) if !self.store.map().is_complete() => {
-                self.joins_again();
+                self.joins_again(CONFIGURATION_CHANGED);
             }
             Action::Abandoned => {
                 let why = format!(

@@ -4,6 +4,7 @@
 //! simulator calls it for every worker of a cluster in one thread. All code that runs on a worker runs inside a turn:
 //! message handlers, continuations, and work items submitted by threads outside.
 
+mod acquaintance;
 mod adopt;
 mod continuation;
 mod drain;
@@ -149,6 +150,7 @@ pub struct Worker {
     recorder: regions::RegionRecorder,
     members: members::Members,
     newcomers: join::Newcomers,
+    acquaintance: acquaintance::Acquaintance,
     /// Machines to which this worker is to be connected when it has applied another configuration.
     unlinked: Vec<Arc<Linking>>,
     extending: extend::Extending,
@@ -225,6 +227,7 @@ impl Worker {
             region_waits: memory::RegionWaits::default(),
             backups: BTreeMap::new(),
             newcomers: join::Newcomers::default(),
+            acquaintance: acquaintance::Acquaintance::default(),
             unlinked: Vec::new(),
             extending: extend::Extending::default(),
             fill: None,

@@ -29,7 +29,7 @@ use crate::time::Nanos;
 const RECORD_REGION: MessageId = MessageId(MessageId::CORE + 3);
 /// To a backup: make memory for a copy of a region. The reply is a code.
 pub(super) const PREPARE_BACKUP: MessageId = MessageId(MessageId::CORE + 5);
-/// From the manager: what is new in the configuration. The reply is empty.
+/// From the manager: the number of a configuration, and what is new in it. The reply is empty.
 pub(super) const CHANGES: MessageId = MessageId(MessageId::CORE + 4);
 
 /// Interval between requests to the manager.
@@ -41,8 +41,8 @@ pub(super) const DONE: u8 = 1;
 pub(super) const REFUSED: u8 = 2;
 /// Largest number of bytes that a region takes in a message.
 pub(super) const REGION_BYTES: usize = 5 + 2 * crate::limits::MAX_REPLICAS;
-/// Bytes of the catalog's address at the front of CHANGES.
-pub(super) const CATALOG_BYTES: usize = 8;
+/// Bytes of a CHANGES before its regions: the configuration and the catalog's address.
+pub(super) const CHANGES_HEAD_BYTES: usize = 16;
 
 /// A region that is being recorded.
 struct Asked {
@@ -121,7 +121,7 @@ impl RegionRecorder {
 
     /// Makes this worker the one that runs the manager.
     pub(super) fn set_manager(&mut self, mut manager: Box<Manager>, most_message: usize) {
-        manager.set_most_told((most_message - CATALOG_BYTES) / REGION_BYTES);
+        manager.set_most_told((most_message - CHANGES_HEAD_BYTES) / REGION_BYTES);
         self.manager = Some(manager);
     }
 
@@ -392,6 +392,7 @@ impl Worker {
             return;
         };
         let duty = manager.step();
+        let configuration = manager.configuration().version.id;
         if manager.take_recorded_starts() {
             self.on_starts_recorded();
         }
@@ -399,7 +400,7 @@ impl Worker {
             None => {}
             Some(Duty::Stop(why)) => self.control.fail(why),
             Some(Duty::Tell(changes)) => {
-                encode_changes(&mut self.recorder.told, &changes);
+                encode_changes(&mut self.recorder.told, configuration, &changes);
                 let machines = self.machines().iter().map(|machine| machine.0);
                 let machines: Vec<MachineId> = machines.collect();
                 self.recorder.untold = machines.len();
@@ -461,25 +462,30 @@ impl Worker {
         member.is_some_and(|process| !self.endpoint.has_died(machine, process.boot))
     }
 
+    /// Returns whether this is the configuration of this machine, and it is not changing to a later one.
+    fn is_at(&self, configuration: u64) -> bool {
+        configuration == self.membership.configuration() && !self.store.is_past(configuration)
+    }
+
     fn handle_changes(&mut self, request: Request, body: &[u8]) {
         let manager = self.membership.manager();
         let changes = decode_changes(body);
-        if self.survives() && request.from.machine != manager {
-            marks::mark("region: told by an earlier manager");
+        if let Some((of, _)) = changes
+            && self.survives()
+            && !self.is_at(of)
+        {
+            marks::mark("region: told of another configuration");
+            // The one that this machine has applied since has these regions, perhaps with other replicas.
             return self.reply(request, &[]);
         }
         let changes = changes.filter(|_| request.from.machine == manager);
-        let Some(Changes { regions, catalog }) = changes else {
+        let Some((_, Changes { regions, catalog })) = changes else {
             let why = format!(
                 "{} sent a CHANGES that is malformed or not from the manager {manager}",
                 request.from
             );
             return self.distrust(request.from.machine, why);
         };
-        if self.survives() && !regions.iter().all(|one| self.are_members(&one.1)) {
-            // The configuration that this machine has applied since has these regions with other replicas.
-            return self.reply(request, &[]);
-        }
         self.store.map().record(&regions);
         if let Some(catalog) = catalog {
             self.store.map().set_catalog(catalog);
@@ -515,25 +521,28 @@ fn decode(bytes: &mut &[u8]) -> Option<(RegionId, Replicas)> {
     Some((region, replicas))
 }
 
-pub(super) fn encode_changes(out: &mut Vec<u8>, changes: &Changes) {
+pub(super) fn encode_changes(out: &mut Vec<u8>, configuration: u64, changes: &Changes) {
     out.clear();
+    out.extend_from_slice(&configuration.to_le_bytes());
     let catalog = changes.catalog.unwrap_or(Address::NULL);
     out.extend_from_slice(&catalog.to_bits().to_le_bytes());
     let regions = changes.regions.iter();
     regions.for_each(|one| encode(out, one.0, one.1));
 }
 
-fn decode_changes(body: &[u8]) -> Option<Changes> {
-    let (catalog, mut rest) = body.split_first_chunk::<CATALOG_BYTES>()?;
+/// Returns the configuration and what is new in it.
+fn decode_changes(body: &[u8]) -> Option<(u64, Changes)> {
+    let (configuration, rest) = body.split_first_chunk()?;
+    let (catalog, mut rest) = rest.split_first_chunk()?;
     let catalog = Address::from_bits(u64::from_le_bytes(*catalog))?;
     let mut regions = Vec::new();
     while let Some(region) = decode(&mut rest) {
         regions.push(region);
     }
-    rest.is_empty().then_some(Changes {
-        regions,
-        catalog: Some(catalog).filter(|catalog| !catalog.is_null()),
-    })
+    let catalog = Some(catalog).filter(|catalog| !catalog.is_null());
+    let changes = Changes { regions, catalog };
+    let configuration = u64::from_le_bytes(*configuration);
+    rest.is_empty().then_some((configuration, changes))
 }
 
 #[cfg(test)]
@@ -548,8 +557,8 @@ mod tests {
             for regions in [Vec::new(), vec![(region, Replicas::one(machine))]] {
                 let changes = Changes { regions, catalog };
                 let mut body = vec![1, 2, 3];
-                encode_changes(&mut body, &changes);
-                assert_eq!(decode_changes(&body), Some(changes));
+                encode_changes(&mut body, 9, &changes);
+                assert_eq!(decode_changes(&body), Some((9, changes)));
                 assert_eq!(decode_changes(&body[..body.len() - 1]), None);
                 body.push(0);
                 assert_eq!(decode_changes(&body), None);

@@ -1,11 +1,13 @@
 //! Checks of a cluster at rest: everything that operations took has been returned. Machines that have left hold nothing.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use farm_core::alloc::{BlockTable, Difference, compare_replicas};
-use farm_core::ids::MachineId;
+use farm_core::ids::{MachineId, RegionId};
 use farm_core::marks;
 use farm_core::membership::configuration::RegionReplicas;
+use farm_core::region::map::Replicas;
 use farm_core::worker::Worker;
 
 use super::{Cluster, Copies, Machine, Stepped};
@@ -117,6 +119,7 @@ impl Cluster {
     /// # Errors
     /// The first difference.
     pub fn check_replicas(&self) -> Result<u64, String> {
+        self.check_maps()?;
         let mut compared = 0;
         for Copies {
             region,
@@ -139,6 +142,28 @@ impl Cluster {
             }
         }
         Ok(compared)
+    }
+
+    /// Checks that all machines that run know the regions of the newest configuration, with their replicas. Only machines of a cluster that
+    /// survives losses have one.
+    fn check_maps(&self) -> Result<(), String> {
+        if !self.parts.limits.survives {
+            return Ok(());
+        }
+        let newest = self.parts.changes.newest();
+        let expected = newest.regions.iter().filter_map(Replicas::recorded);
+        let expected: BTreeMap<RegionId, Replicas> = expected.collect();
+        for machine in self.present().filter(|machine| machine.is_running()) {
+            let store = machine.store();
+            let known: BTreeMap<RegionId, Replicas> = store.map().all().into_iter().collect();
+            if known != expected && store.map().is_complete() {
+                return Err(format!(
+                    "{} knows other replicas than {}: {known:?} instead of {expected:?}",
+                    machine.id, newest.version
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Checks that everything was returned, that all sent bytes were received, and that all rings and logs are empty

@@ -240,8 +240,9 @@ pub const OPTIONAL: &[&str] = &[
     "membership: another machine has made the configuration",
     "message: stale reply",
     "region: a machine that may run was not told",
-    "region: told by an earlier manager",
+    "region: told of another configuration",
     "ring: garbage",
+    "worker: a machine that joins is not connected to another",
     "worker: peer cut off",
 ];
 

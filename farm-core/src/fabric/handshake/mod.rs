@@ -355,7 +355,7 @@ impl<'a> Awaited<'a> {
     }
 
     /// Records that an [outsider](Roster::outsiders) listens, and has not answered. It may stand still, because it was stopped, and is not awaited.
-    /// If it is a start of the machine that joins, too, it finds this machine running when it goes on.
+    /// If it is about to join, too, the manager lets only one of the two join; the other one begins again, and finds it running.
     pub(super) fn is_silent(&mut self, machine: MachineId, why: String) {
         tracing::info!(%machine, "a machine that is no member does not answer: not waiting for it");
         self.not_reached(machine, why);

@@ -27,7 +27,7 @@ use crate::ids::MachineId;
 use crate::time::{Clock, Nanos};
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 6;
+pub(super) const VERSION: u32 = 7;
 
 /// The description of a machine: the first line that the calling machine sends, and the content of [`Answer::Welcome`].
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -40,7 +40,7 @@ use crate::limits::MAX_WORKERS;
 use crate::time::{Clock, Nanos};
 
 /// Version of the handshake and of all layouts that peers share.
-pub(super) const VERSION: u32 = 3;
+pub(super) const VERSION: u32 = 4;
 /// First field of every greeting, to detect callers with another protocol.
 pub(super) const PROTOCOL: &str = "farm/verbs";
 /// Minimum length of a secret, in bytes.
