@@ -26,6 +26,24 @@ fn the_others_go_on_when_a_machine_is_killed() {
     }
 }
 
+/// The directory of the configuration is gone when a machine is lost: the others wait until it is there again. They once took it for a directory
+/// without a first configuration, and stopped.
+#[test]
+fn the_others_wait_for_the_directory_of_the_configuration() {
+    for killed in [1, 3] {
+        let mut machines = Machines::start(&format!("away-{killed}"), 2);
+        machines.wait_for_transfers(500);
+        let (store, away) = (machines.dir.path("store"), machines.dir.path("away"));
+        std::fs::rename(&store, &away).unwrap();
+        machines.kill(killed);
+        let next = if killed == 1 { 2 } else { 1 };
+        machines.wait_for_log(next, "no configuration is in durability.dir any more");
+        std::fs::rename(&away, &store).unwrap();
+        machines.wait_for_transfers(500);
+        machines.judge();
+    }
+}
+
 #[test]
 fn the_last_machine_goes_on_when_two_are_killed_at_once() {
     for last in 1..=MACHINES {

@@ -349,12 +349,16 @@ impl Worker {
                 Access::Stored(next, stored) => {
                     self.drive(|value, out| value.on_stored(&next, stored, out));
                 }
-                // It is stored before any region is.
+                // The first configuration is stored before any region is.
+                Access::Nothing if self.was_stored() => {
+                    let why = "no configuration is in durability.dir any more: restore this directory, because it has the configuration of this cluster";
+                    self.drive(|value, out| value.on_read(Err(why.into()), out));
+                }
                 Access::Nothing => {
                     let manager = self.membership.manager();
                     return self.control.fail(format!(
-                        "machine {manager}, which manages the configuration, was lost before it had stored the first one: start all \
-                         machines again"
+                        "no configuration is in durability.dir: machine {manager}, which manages it, was lost before it had stored the \
+                         first one, or the directory is gone: start all machines again"
                     ));
                 }
             }
@@ -367,6 +371,12 @@ impl Worker {
             self.drive(Reconfiguration::on_timeout);
         }
         self.look_soon();
+    }
+
+    /// Returns whether a configuration was certainly stored.
+    fn was_stored(&self) -> bool {
+        let store = &self.store;
+        self.is_manager() || store.applied().is_some() || !store.map().all().is_empty()
     }
 
     fn next_answer(&mut self) -> Option<Access> {
