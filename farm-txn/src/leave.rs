@@ -35,12 +35,17 @@ fn abort_all(worker: &mut Worker) {
 
 /// Returns the numbers of what is under way and other machines depend on, with their names: changes of their memory, and recovery,
 /// which they would have to begin again.
-pub(crate) fn changes_under_way(state: &Transactions) -> [(&'static str, usize); 8] {
+pub(crate) fn changes_under_way(state: &Transactions) -> [(&'static str, usize); 9] {
     let calls = state.calls.iter().filter(|(_, call)| call.allocates);
     let arrays = state.arrays.iter();
     let arrays = arrays.filter(|(_, array)| matches!(array.cont, ArrayCont::Allocated(_)));
     [
         ("commits", state.commits.len()),
+        // Also those that were reported, and of which a lost machine has not acknowledged the end.
+        (
+            "transactions that are not finished",
+            state.truncations.unfinished(),
+        ),
         (
             "commits that wait for regions",
             state.waiting_for_regions.len(),

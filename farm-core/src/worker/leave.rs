@@ -6,8 +6,8 @@
 //! 2. For a short time, it waits until no operation is under way. Then the layers give up what has no end of its own
 //!    ([`LeaveHook::give_up`]), and the worker waits until nothing is left that other machines depend on
 //!    ([`LeaveHook::unfinished`]). Reads need not end.
-//! 3. It announces that it leaves to the worker of each other machine that polls its log. That worker first handles all
-//!    records of the log, and all messages that arrived before the announcement, and then replies.
+//! 3. It announces that it leaves to the worker of each other machine that polls its log. That worker first handles and
+//!    frees all records of the log, handles all messages that arrived before the announcement, and then replies.
 //! 4. When all workers of the machine have all replies, the machine stops.
 //!
 //! The other machines then handle the end of the connection as that of a machine that left in order.
@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use super::{Cont, Worker};
 use crate::ids::MachineId;
+use crate::marks;
 use crate::messaging::{CallError, MessageId, ReplyCont, Request};
 use crate::time::Nanos;
 
@@ -26,6 +27,9 @@ const LEAVE: MessageId = MessageId(MessageId::CORE + 2);
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 /// Longest time for everything that other machines depend on.
 const FINISH_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Time until a worker looks again whether the records of one that leaves are freed.
+const LOOK_AGAIN: Duration = Duration::from_micros(10);
 
 /// What a layer does when its machine leaves.
 #[derive(Clone, Copy, Debug)]
@@ -151,18 +155,30 @@ impl Worker {
             );
             return self.distrust(from, why);
         }
-        if self.logs_are_frozen() {
-            return self.leavers.push(request);
+        self.leavers.push(request);
+        if !self.logs_are_frozen() {
+            self.reply_to_leavers();
         }
-        self.handle_log_of(request.from);
-        self.reply(request, &[]);
     }
 
-    /// Replies to the announcements that came while no records were taken from logs.
+    /// Replies to the announcements of workers whose records were taken from logs and freed. The others wait.
     pub(super) fn reply_to_leavers(&mut self) {
         for request in std::mem::take(&mut self.leavers) {
-            self.handle_log_of(request.from);
-            self.reply(request, &[]);
+            match self.handle_log_of(request.from) {
+                true => self.reply(request, &[]),
+                false => {
+                    marks::mark("worker: a machine that leaves waits until its records are freed");
+                    self.leavers.push(request);
+                }
+            }
+        }
+        if !self.leavers.is_empty() {
+            let again = |worker: &mut Worker, _: u64, ()| match worker.logs_are_frozen() {
+                // It is called when they are not any more.
+                true => {}
+                false => worker.reply_to_leavers(),
+            };
+            self.set_timer(LOOK_AGAIN, Cont::new(again, 0));
         }
     }
 }

@@ -519,8 +519,8 @@ impl Worker {
         busy
     }
 
-    /// Handles all records in the log of a worker of another machine, if this worker polls it.
-    pub(super) fn handle_log_of(&mut self, from: WorkerRef) {
+    /// Handles all records in the log of a worker of another machine, if this worker polls it. Returns whether all are freed.
+    pub(super) fn handle_log_of(&mut self, from: WorkerRef) -> bool {
         let mut logs = self.logs.incoming.iter();
         let is_its = |log: &Option<IncomingLog>| {
             log.as_ref()
@@ -528,12 +528,14 @@ impl Worker {
         };
         let log = logs.position(is_its);
         let (Some(index), Some(handler)) = (log, self.logs.handler) else {
-            return;
+            return true;
         };
         let mut body = Vec::new();
         while let Some(record) = self.take_record(index, &mut body) {
             handler(self, record, &body);
         }
+        let log = self.logs.incoming[index].as_ref();
+        log.is_none_or(|log| log.ring.head() == log.ring.position())
     }
 
     #[inline]

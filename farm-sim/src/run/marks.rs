@@ -243,6 +243,7 @@ pub const OPTIONAL: &[&str] = &[
     "region: told of another configuration",
     "ring: garbage",
     "worker: a machine that joins is not connected to another",
+    "worker: a machine that leaves waits until its records are freed",
     "worker: peer cut off",
 ];
 

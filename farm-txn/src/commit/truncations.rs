@@ -174,6 +174,11 @@ impl Truncations {
         self.timer = false;
     }
 
+    /// Returns the number of transactions that have begun, and are not finished.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.open.iter().filter(|finished| !**finished).count()
+    }
+
     /// Returns the number of truncations that were not sent, summed over the machines.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
