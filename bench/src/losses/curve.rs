@@ -76,6 +76,9 @@ impl Curve {
         // The first bins are those of the start.
         let before_per_s = per_s(&before[before.len() / 2..]);
         let after_per_s = per_s(&since[since.len() / 2..]);
+        if after_per_s == 0.0 {
+            return None;
+        }
         let enough = (after_per_s * (BIN * WINDOW as u32).as_secs_f64() * IS_BACK).max(1.0);
         let is_back = |window: &[u64]| window.iter().sum::<u64>() as f64 >= enough;
         let back = since.windows(WINDOW).position(is_back)?;
@@ -172,6 +175,8 @@ mod tests {
     fn service_that_does_not_come_back_is_no_pause() {
         assert_eq!(curve(&[(2000, 0)]).pause(ms(1000)), None);
         assert_eq!(curve(&[(1000, 20)]).pause(ms(1000)), None, "it ends before");
+        // Commits that were in flight end, and then there is nothing.
+        assert_eq!(curve(&[(3, 20), (1997, 0)]).pause(ms(1000)), None);
     }
 
     #[test]

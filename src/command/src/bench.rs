@@ -16,7 +16,7 @@ use farm_bench::micro::maps::{self, MapRate};
 use farm_bench::micro::{Conditions, Launcher, MicroReport, MicroRun, fabric, ring, verbs};
 use farm_bench::report::{Figure, Measured, Started, limit_figures};
 use farm_core::config::host::{check_memory, probe};
-use farm_core::config::{Config, Fabric};
+use farm_core::config::{Config, Durability, Fabric};
 use farm_core::mem::Memory;
 use farm_kv::config::TableConfig;
 use serde::Serialize;
@@ -123,7 +123,7 @@ fn measure_fabric(
 }
 
 fn ring(args: &BenchPairArgs) -> anyhow::Result<()> {
-    let config = args.common.config.resolve_temporary()?;
+    let config = args.common.config.resolve_temporary(Durability::None)?;
     publish(&args.common, &config, || {
         measure_ring(&config, &args.common, sizes(args), &args.cores)
     })
@@ -131,7 +131,7 @@ fn ring(args: &BenchPairArgs) -> anyhow::Result<()> {
 
 fn fabric(args: &BenchFabricArgs) -> anyhow::Result<()> {
     let BenchPairArgs { common, cores, .. } = &args.pair;
-    let mut config = common.config.resolve_temporary()?;
+    let mut config = common.config.resolve_temporary(Durability::None)?;
     if let Some(fabric) = &args.fabric {
         config.set_by("--fabric", "cluster.fabric", fabric)?;
         config.validate()?;
@@ -155,7 +155,7 @@ fn fabric(args: &BenchFabricArgs) -> anyhow::Result<()> {
 }
 
 fn alloc(args: &BenchAllocArgs) -> anyhow::Result<()> {
-    let config = args.common.config.resolve_temporary()?;
+    let config = args.common.config.resolve_temporary(Durability::None)?;
     let options = AllocOptions {
         seed: args.seed,
         block_bytes: config.memory.block_bytes as usize,
@@ -182,7 +182,7 @@ struct CommitResult {
 }
 
 fn commit(args: &BenchCommitArgs) -> anyhow::Result<()> {
-    let config = args.common.config.resolve_temporary()?;
+    let config = args.common.config.resolve_temporary(Durability::None)?;
     publish(&args.common, &config, || measure_commits(args, &config))
 }
 
@@ -280,7 +280,7 @@ impl Measured for LimitResult {
 }
 
 fn limit(args: &BenchLimitArgs) -> anyhow::Result<()> {
-    let mut config = args.common.config.resolve_temporary()?;
+    let mut config = args.common.config.resolve_temporary(Durability::None)?;
     let options = LookupOptions {
         bytes: args.bytes,
         neighbourhood: args.neighbourhood,

@@ -113,7 +113,19 @@ pub(crate) fn run(args: &CampaignArgs, log: Option<&str>) -> anyhow::Result<Exit
 
 /// Returns the configuration of all runs.
 fn config_of(args: &CampaignArgs) -> anyhow::Result<Config> {
-    let mut config = args.cluster.resolve()?;
+    let mut config = args.cluster.resolve(Durability::Memory)?;
+    if !config.is_logged() {
+        return Err(Usage::error(
+            "a campaign needs durability.mode = \"memory\", which is its default: with \"none\" nothing is left of processes that are killed",
+        ));
+    }
+    if let Some(dir) = &config.durability.dir {
+        let why = format!(
+            "each cluster of a campaign has a directory of its own for its configuration; leave out durability.dir, which is {}",
+            dir.display()
+        );
+        return Err(Usage::error(why));
+    }
     if let Some(mutant) = &args.mutant {
         crate::sim::mutants_called(mutant)?;
     }
@@ -124,8 +136,6 @@ fn config_of(args: &CampaignArgs) -> anyhow::Result<Config> {
         );
         return Err(Usage::error(why));
     }
-    config.durability.mode = Some(Durability::Memory);
-    config.durability.dir = None;
     config.cluster.name = format!("{}-campaign", config.cluster.name);
     let most = config.machines.len().min(5) as u8;
     if let Some(copies) = args.copies.filter(|copies| *copies > most) {

@@ -176,11 +176,11 @@ impl ConfigArgs {
         Ok(config)
     }
 
-    /// As [`ConfigArgs::resolve`], for a cluster that ends with the command and leaves nothing, unless the configuration asks for it.
-    pub(crate) fn resolve_temporary(&self) -> Result<Config, ConfigError> {
+    /// As [`ConfigArgs::resolve`], for a cluster that ends with the command, with this mode unless the configuration has one.
+    pub(crate) fn resolve_temporary(&self, mode: Durability) -> Result<Config, ConfigError> {
         let mut config = self.load()?;
         self.apply(&mut config)?;
-        config.durability.mode.get_or_insert(Durability::None);
+        config.durability.mode.get_or_insert(mode);
         config.validate()?;
         Ok(config)
     }
@@ -203,18 +203,19 @@ pub(crate) struct ClusterArgs {
 
 impl ClusterArgs {
     /// Returns the validated configuration, with the options that set its keys applied.
-    pub(crate) fn resolve(&self) -> Result<Config, ConfigError> {
+    pub(crate) fn resolve(&self, mode: Durability) -> Result<Config, ConfigError> {
         let mut config = self.config.load()?;
-        self.configure(&mut config, &[])?;
+        self.configure(&mut config, &[], mode)?;
         Ok(config)
     }
 
     /// Applies `--set`, `--machines`, `--workers` and the options in `keys` (option, key, value) to `config`,
-    /// and validates the result.
+    /// and validates the result. It has this mode of durability unless the configuration has one: the cluster ends with the command.
     pub(crate) fn configure(
         &self,
         config: &mut Config,
         keys: &[(&str, &str, &Option<String>)],
+        mode: Durability,
     ) -> Result<(), ConfigError> {
         self.config.apply(config)?;
         if let Some(machines) = self.machines {
@@ -228,8 +229,7 @@ impl ClusterArgs {
                 config.set_by(option, key, value)?;
             }
         }
-        // It ends with the command.
-        config.durability.mode.get_or_insert(Durability::None);
+        config.durability.mode.get_or_insert(mode);
         config.validate()
     }
 }
@@ -241,6 +241,16 @@ pub(crate) struct LosingArgs {
     /// again if the others have gone on without them. The machines without memory give the load; the last machine, if all have memory.
     #[arg(long)]
     pub(crate) lose_machines: bool,
+}
+
+impl LosingArgs {
+    /// Returns the mode of durability, unless the configuration has one.
+    pub(crate) fn mode(&self) -> Durability {
+        match self.lose_machines {
+            true => Durability::Memory,
+            false => Durability::None,
+        }
+    }
 }
 
 /// The options for the comparison with other engines.

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use farm_core::config::{Config, Durability};
+use farm_core::config::Config;
 use rand::{Rng, SeedableRng};
 use rand_xoshiro::Xoshiro256PlusPlus;
 
@@ -33,7 +33,9 @@ pub(crate) fn prepare(config: &mut Config, args: &LosingArgs) -> anyhow::Result<
         last.memory_bytes = Some(0);
     }
     if !config.is_logged() {
-        config.durability.mode = Some(Durability::Memory);
+        return Err(Usage::error(
+            "--lose-machines needs durability.mode = \"memory\", which is the default: with \"none\" all machines stop when one is lost",
+        ));
     }
     let (storing, copies) = (
         config.storing_machines().count() as u64,

@@ -43,21 +43,22 @@ impl Drop for Scratch {
 
 /// Returns whether the directory of a store was in a working directory that is gone.
 pub(crate) fn was_scratch(store: &Path) -> bool {
-    let name = |dir: &Path| {
-        dir.file_name()
-            .map(|name| name.to_string_lossy().into_owned())
+    let is_named = |dir: &&Path| {
+        let name = dir.file_name();
+        name.is_some_and(|name| name.to_string_lossy().starts_with(PREFIX))
     };
-    let Some(parent) = store.parent().filter(|_| store.ends_with(STORE)) else {
+    let mut above = store.ancestors().skip(1);
+    let Some(dir) = above.find(is_named).filter(|_| store.ends_with(STORE)) else {
         return false;
     };
-    let is_gone = matches!(parent.try_exists(), Ok(false));
+    let is_gone = matches!(dir.try_exists(), Ok(false));
     // Otherwise a file system may not be mounted.
-    let is_alone = parent.parent().is_some_and(Path::is_dir);
-    is_gone && is_alone && name(parent).is_some_and(|name| name.starts_with(PREFIX))
+    let is_alone = dir.parent().is_some_and(Path::is_dir);
+    is_gone && is_alone
 }
 
 /// Removes the memory that clusters of this name have kept whose command was killed.
-fn forget_abandoned(config: &Config) {
+pub(crate) fn forget_abandoned(config: &Config) {
     let abandoned = Abandoned::find(&std::env::temp_dir());
     let is_abandoned = |kept: &KeptMemory| {
         let store = kept.store.as_deref();
@@ -215,6 +216,10 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let store = |name: &str| parent.path().join(name);
         assert!(was_scratch(&store("farm-run-x/configuration")));
+        assert!(
+            was_scratch(&store("farm-run-x/17/configuration")),
+            "`farm bench losses`"
+        );
         assert!(!was_scratch(&store("farm-run-x/store")), "a user's");
         assert!(!was_scratch(&store("run-x/configuration")), "a user's");
         assert!(

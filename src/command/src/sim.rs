@@ -133,15 +133,21 @@ fn progress(seeds: u64, what: &str) -> ProgressBar {
         .with_prefix(what.to_owned())
 }
 
-/// Runs a range of seeds, and prints the failed runs.
-fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
+/// Returns an error unless there are this many seeds from the first one on.
+fn check_seeds(args: &SimArgs, seeds: u64) -> anyhow::Result<()> {
     if args.first.checked_add(seeds).is_none() {
         let (first, last) = (args.first, u64::MAX);
         let why = format!(
-            "--first {first} --seeds {seeds} exceeds the greatest seed, {last}; lower one of them"
+            "--first {first} and {seeds} seed(s) exceed the greatest seed, {last}; lower one of them"
         );
         return Err(Usage::error(why));
     }
+    Ok(())
+}
+
+/// Runs a range of seeds, and prints the failed runs.
+fn sweep(args: &SimArgs, seeds: u64) -> anyhow::Result<ExitCode> {
+    check_seeds(args, seeds)?;
     let sweep = Sweep {
         first: args.first,
         seeds,

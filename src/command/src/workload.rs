@@ -8,6 +8,7 @@ use anyhow::{Context, bail};
 use farm_check::checkers::{self, Facts};
 use farm_check::history::History;
 use farm_check::workload::{FinalState, Kind, Log, Spec};
+use farm_core::config::Durability;
 use farm_core::config::host::{check_memory, probe};
 
 use crate::Usage;
@@ -18,7 +19,7 @@ use crate::cluster::protocol::{News, Order};
 
 /// Runs `farm workload`.
 pub(crate) fn run(args: &WorkloadArgs, log: Option<&str>) -> anyhow::Result<ExitCode> {
-    let config = args.cluster.resolve()?;
+    let config = args.cluster.resolve(Durability::None)?;
     check_memory(&config, &probe(&config.memory.dir))?;
     let spec = Spec {
         kind: args.kind,

@@ -82,6 +82,16 @@ fn a_campaign_that_cannot_be_run_is_refused_with_the_reason() {
     };
     refuse(&["--copies", "4"], 2, &["4 copies (--copies)", "has 3"]);
     refuse(&["--machines", "2", "--copies", "3"], 2, &["has 2"]);
+    refuse(
+        &["--set", "durability.mode=none"],
+        2,
+        &["a campaign needs durability.mode"],
+    );
+    refuse(
+        &["--set", "durability.dir=/nowhere"],
+        2,
+        &["leave out durability.dir", "/nowhere"],
+    );
     for of_one in [&["--copies", "1"], &["--machines", "1"]] {
         let args = [&["--losses", "one"][..], of_one].concat();
         refuse(

@@ -140,6 +140,12 @@ fn pauses_after_kills_are_simulated() {
     ] {
         assert!(one.contains(text), "no {text:?} in {one}");
     }
+    let last = u64::MAX.to_string();
+    let beyond = ["sim", "--pauses", "1", "--first", &last];
+    place
+        .farm(&beyond)
+        .end()
+        .failed(2, &["exceed the greatest seed"]);
     let two = ["sim", "--pauses", "2", "--machines", "2"];
     place.farm(&two).end().failed(2, &["--machines"]);
     let with_seeds = ["sim", "--seeds", "2", "--lease-ms", "2"];

@@ -334,7 +334,9 @@ fn kills_are_measured_and_drawn() {
     let program = "[[machine]]\nid = 4\nmemory_bytes = 0\n";
     let config = place.config("farm.toml", "64MiB", 3, program);
     let (json, svg) = (place.path("losses.json"), place.path("losses.svg"));
-    let bench = ["bench", "losses", "--config", &config];
+    // The file has the mode "none".
+    let mode = ["--set", "durability.mode=auto"];
+    let bench = [&["bench", "losses", "--config", &config], &mode[..]].concat();
     let files = [
         ["--json", json.to_str().unwrap()],
         ["--svg", svg.to_str().unwrap()],
@@ -387,6 +389,17 @@ fn kills_are_measured_and_drawn() {
     let one = [&bench[..], &["--set", "durability.replicas=1"]].concat();
     let texts = ["does not survive the loss", "durability.replicas of 2"];
     place.farm(&one).end().failed(2, &texts);
+    let without = [&bench[..], &["--set", "durability.mode=none"]].concat();
+    place.farm(&without).end().failed(2, &texts);
+    // It has copies without a mode, as its help says.
+    let two = ["--set", "durability.replicas=2"];
+    let short = ["--kills", "1", "--duration", "1"];
+    place.farm(&[&bench[..], &two, &short].concat()).end().ok();
+    let brief = ["--stop", "--duration", "0.9"];
+    place
+        .farm(&[&bench[..], &brief].concat())
+        .end()
+        .failed(2, &["observe twice as long", "durability.lease_ms"]);
     let none = [&bench[..], &["--kills", "0"]].concat();
     let no_program = ["bench", "losses", "--only", "program"];
     place

@@ -8,14 +8,11 @@ use super::{progress, publish};
 use crate::Usage;
 use crate::cli::BenchLossesArgs;
 use crate::measure::try_writing;
-use crate::scratch::Scratch;
+use crate::scratch::{Scratch, forget_abandoned};
 
 /// Runs `farm bench losses`.
 pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
-    let mut config = args.common.config.resolve_temporary()?;
-    if !config.is_logged() {
-        config.durability.mode = Some(Durability::Memory);
-    }
+    let mut config = args.common.config.resolve_temporary(Durability::Memory)?;
     // Names have at most 40 characters.
     let name: String = config.cluster.name.chars().take(32).collect();
     config.cluster.name = format!("{name}-losses");
@@ -26,9 +23,16 @@ pub(crate) fn run(args: &BenchLossesArgs) -> anyhow::Result<()> {
     let has_copies = config.replicas() > 1 && config.machines.len() > 1;
     if !config.survives_losses() || !has_copies {
         return Err(Usage::error(
-            "this configuration does not survive the loss of a machine, so there is nothing to measure; that needs cluster.fabric = \
-             \"shm\", two or more machines, and durability.replicas of 2 or more",
+            "this configuration does not survive the loss of a machine, so there is nothing to measure; that needs durability.mode = \
+             \"memory\", cluster.fabric = \"shm\", two or more machines, and durability.replicas of 2 or more",
         ));
+    }
+    let (lease, observed) = (config.lease(), args.common.duration);
+    if args.stop && observed < 2 * lease {
+        return Err(Usage::error(format!(
+            "the others go on {lease:?} after a machine was stopped (--stop, durability.lease_ms), and {observed:?} are observed (--duration): \
+             observe twice as long or more"
+        )));
     }
     let has_programs = config.storing_machines().count() < config.machines.len();
     if args.only == Some(Killed::Program) && !has_programs {
@@ -62,12 +66,14 @@ fn restart(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<()> {
         ));
     }
     publish(&args.common, config, || {
+        forget_abandoned(config);
         let scratch = Scratch::new(&std::env::temp_dir())?;
         restart_all(config, &options(args), scratch.path(), &mut progress)
     })
 }
 
 fn measure(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<LossReport> {
+    forget_abandoned(config);
     let scratch = Scratch::new(&std::env::temp_dir())?;
     farm_bench::losses::run(config, &options(args), scratch.path(), &mut progress)
 }

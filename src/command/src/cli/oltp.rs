@@ -164,7 +164,8 @@ impl OltpArgs {
             ),
             ("--occupancy", "table.occupancy", &self.occupancy),
         ];
-        self.cluster.configure(&mut config, &keys)?;
+        self.cluster
+            .configure(&mut config, &keys, self.losing.mode())?;
         Ok(config)
     }
 }

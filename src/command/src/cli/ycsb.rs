@@ -114,7 +114,7 @@ impl YcsbArgs {
             ("--occupancy", "table.occupancy", &self.occupancy),
             ("--value-bytes", "table.value_bytes", &self.value_bytes),
         ];
-        self.cluster.configure(config, &keys)
+        self.cluster.configure(config, &keys, self.losing.mode())
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use farm_bench::edges::generate::Generated;
 use farm_bench::edges::vertex;
 use farm_bench::graph::edge_list::{EdgeFile, Sizes};
-use farm_core::config::Config;
+use farm_core::config::{Config, Durability};
 use farm_graph::GraphSpec;
 use farm_graph::config::GraphConfig;
 
@@ -68,7 +68,7 @@ impl Plan {
             let heads = heads.clamp(HEADS[0], HEADS[1]).to_string();
             config.set_by("the size of the graph", "graph.cached_heads", &heads)?;
         }
-        args.cluster.configure(&mut config, &[])?;
+        args.cluster.configure(&mut config, &[], Durability::None)?;
         let settings = GraphConfig::of(&config);
         let graph = GraphSpec {
             schema: vertex::schema(),

@@ -83,7 +83,8 @@ impl Plan {
             let bytes = spec.nodes() * NODE_BYTES + links * LINK_BYTES;
             make_room(&mut config, args.cluster.machines, bytes)?;
         }
-        args.cluster.configure(&mut config, &[])?;
+        args.cluster
+            .configure(&mut config, &[], args.losing.mode())?;
         losing::prepare(&mut config, &args.losing)?;
         if args.losing.lose_machines {
             check_bounds(&[
@@ -231,7 +232,8 @@ fn check_nodes(args: &LinkbenchArgs, config: &Config, nodes: u64) -> anyhow::Res
         let bytes = nodes.saturating_mul(NODE_BYTES);
         make_room(&mut config, args.cluster.machines, bytes)?;
     }
-    args.cluster.configure(&mut config, &[])?;
+    args.cluster
+        .configure(&mut config, &[], args.losing.mode())?;
     check_memory(&config, &probe(&config.memory.dir))?;
     let needed = nodes.saturating_mul(LEAST_NODE_BYTES);
     let machines = config.storing_machines().count();

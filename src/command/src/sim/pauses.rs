@@ -13,6 +13,7 @@ use crate::cli::SimArgs;
 
 /// Kills a machine of each cluster, and the manager of another one, and prints the times.
 pub(super) fn run(args: &SimArgs) -> anyhow::Result<ExitCode> {
+    super::check_seeds(args, args.pauses.unwrap_or_default())?;
     let lease = Duration::from_millis(args.lease_ms.into());
     let spec = |of_manager| PauseSpec {
         machines: args.machines.into(),

@@ -59,7 +59,8 @@ impl Plan {
             let key = "transactions.concurrency";
             config.set_by("the mix", key, CONCURRENCY)?;
         }
-        args.cluster.configure(&mut config, &[])?;
+        args.cluster
+            .configure(&mut config, &[], args.losing.mode())?;
         losing::prepare(&mut config, &args.losing)?;
         if config.total_workers() > MAX_WORKERS {
             return Err(Usage::error(format!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use farm_bench::properties::{Origin, Properties};
 use farm_bench::ycsb::spec::{SpecError, WorkloadSpec, builtin};
-use farm_core::config::Config;
+use farm_core::config::{Config, Durability};
 use farm_kv::TableSpec;
 use farm_kv::config::TableConfig;
 
@@ -152,7 +152,7 @@ impl Plan {
     }
 
     pub(super) fn of_demo(args: &DemoArgs) -> anyhow::Result<Self> {
-        let config = args.config.resolve_temporary()?;
+        let config = args.config.resolve_temporary(Durability::None)?;
         let mut workloads = Vec::new();
         for letter in ['c', 'b'] {
             let mut properties = builtin(letter)?;
