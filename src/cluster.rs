@@ -107,8 +107,9 @@ impl Cluster {
     /// Describes one machine, of the cluster of a configuration in a file, that runs in this process. The others run
     /// elsewhere: in other programs, or as `farm node`. They wait for each other: for 30 s here, and 60 s in `farm node`.
     ///
-    /// When the machine stops, the others stop, because its memory is gone; unless it has none (`memory_bytes = 0` in its
-    /// section): then they continue, and it can join again.
+    /// When the machine stops in order and has memory, the others stop, too; the next start of all of them goes on with their data. If it
+    /// has none (`memory_bytes = 0` in its section), they continue, and it can join again. If it fails or its process is killed, the
+    /// others go on without it, unless `durability.mode` is `"none"`, and it can join again.
     pub fn join(path: impl AsRef<Path>, machine: MachineId) -> Starting {
         Starting::new(load(path.as_ref()), Own::One(machine))
     }
