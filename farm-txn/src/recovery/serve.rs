@@ -463,14 +463,15 @@ fn handle_outcome(worker: &mut Worker, from: WorkerRef, body: &[u8]) {
 
 /// All machines have recovered in a configuration.
 fn forget(worker: &mut Worker, configuration: u64) {
+    let is_past = worker.store().is_past(configuration);
     let state = &mut transactions(worker).recovering;
     if let Some(recovery) = &mut state.recovery
         && recovery.configuration() == configuration
     {
         recovery.forget();
         state.tables.clear();
-        // Otherwise it has those of the next recovery.
-        if state.draining.is_none() {
+        // Otherwise it may have those of the next recovery.
+        if state.draining.is_none() && !is_past {
             state.open_slots.clear();
         }
     }

@@ -163,7 +163,7 @@ impl fmt::Display for Departed {
 pub enum ConnectError {
     /// Some machines did not connect in time.
     #[error(
-        "machine {own} waited {waited:?} for a connection to {missing} of cluster \"{cluster}\"; start the \
+        "machine {own} waited {waited:.1?} for a connection to {missing} of cluster \"{cluster}\"; start the \
          missing machines with the same configuration{refused}"
     )]
     Missing {

@@ -235,10 +235,7 @@ fn dial(
         machine,
         why: match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
-                format!(
-                    "the called machine did not answer the hello within {:.0} s",
-                    timeout.as_secs_f64()
-                )
+                format!("the called machine did not answer the hello within {timeout:.1?}")
             }
             _ => format!("the answer of the called machine could not be read ({error})"),
         },
