@@ -203,11 +203,11 @@ pub struct TransactionsConfig {
 /// What survives the loss of a machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DurabilityConfig {
-    /// Where copies of data are; `None` for the usual place: see [`Config::durability`].
+    /// Where copies of data are; `None` for the usual place: see [`Config::durability`](super::Config::durability).
     #[serde(serialize_with = "rdma::or_auto")]
     pub mode: Option<Durability>,
     /// Number of copies of every region, its primary included; `None` for the usual number: see
-    /// [`Config::replicas`].
+    /// [`Config::replicas`](super::Config::replicas).
     #[serde(serialize_with = "rdma::or_auto")]
     pub replicas: Option<u8>,
     /// Directory of the configuration of a replicated cluster; `None` for a directory in `cluster.run_dir`.
