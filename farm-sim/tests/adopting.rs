@@ -1,98 +1,19 @@
 //! What becomes of reservations when the primary of their region is lost, or the machine that has asked for them.
 
 mod common;
+mod objects;
 
 use common::until;
 use farm_core::ids::Address;
 use farm_core::worker::{Cont, Worker};
-use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
+use farm_sim::cluster::Cluster;
+use farm_txn::TxError;
 use farm_txn::api::{self, TxHandle};
-use farm_txn::{ObjectId, TxError};
-use rand::SeedableRng;
-use rand_xoshiro::Xoshiro256PlusPlus;
-
-/// The machine without memory, whose transaction stays open.
-const PROGRAM: usize = 3;
-const PAYLOAD: usize = 8;
-
-/// What a worker has received.
-#[derive(Default)]
-struct Got {
-    object: Option<Result<ObjectId, TxError>>,
-    committed: Option<Result<(), TxError>>,
-}
-
-fn attach(worker: &mut Worker) {
-    farm_txn::attach(worker);
-    worker.put_layer(Box::<Got>::default());
-}
-
-fn got(worker: &mut Worker) -> &mut Got {
-    worker.layer().unwrap()
-}
+use objects::{PROGRAM, attach, cluster_with, create, reserve};
 
 /// Returns a cluster of three machines with memory, which have copies of all regions, and one without, of one worker each.
 fn cluster(seed: u64) -> Cluster {
     cluster_with(seed, |_| ())
-}
-
-fn cluster_with(seed: u64, change: impl FnOnce(&mut ClusterLimits)) -> Cluster {
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut limits = ClusterLimits {
-        machines: 4,
-        without_memory: 1,
-        workers: 1,
-        replicas: 3,
-        survives: true,
-        ..ClusterLimits::drawn(&mut rng)
-    };
-    change(&mut limits);
-    let pace = Pace::drawn(&mut rng);
-    Cluster::new(limits.fabric(seed), &limits, pace, attach)
-}
-
-/// Reserves room for an object near another one. Returns the open transaction and the address.
-fn reserve(cluster: &Cluster, machine: usize, near: Option<Address>) -> (TxHandle, Address) {
-    fn on_object(worker: &mut Worker, _: u64, object: Result<ObjectId, TxError>) {
-        got(worker).object = Some(object);
-    }
-    loop {
-        let tx = cluster.on(machine, |worker| {
-            let tx = api::begin(worker);
-            api::alloc(worker, tx, PAYLOAD, near, Cont::new(on_object, 0));
-            tx
-        });
-        let mut object = None;
-        until(cluster, "an allocation", || {
-            object = cluster.inspect(machine, |worker| got(worker).object.take());
-            object.is_some()
-        });
-        if let Some(Ok(object)) = object {
-            let address = |worker: &mut Worker| api::with(worker, tx, |tx, _| tx.address(object));
-            return (tx, cluster.on(machine, address).unwrap());
-        }
-    }
-}
-
-/// Creates an object near another one.
-fn create(cluster: &Cluster, machine: usize, near: Option<Address>) -> Address {
-    fn on_commit(worker: &mut Worker, _: u64, committed: Result<(), TxError>) {
-        got(worker).committed = Some(committed);
-    }
-    loop {
-        let (tx, address) = reserve(cluster, machine, near);
-        cluster.on(machine, |worker| {
-            api::commit(worker, tx, Cont::new(on_commit, 0));
-        });
-        let mut committed = None;
-        until(cluster, "a commit", || {
-            committed = cluster.inspect(machine, |worker| got(worker).committed.take());
-            committed.is_some()
-        });
-        if let Some(Ok(())) = committed {
-            return address;
-        }
-    }
 }
 
 fn primary(cluster: &Cluster, of: Address) -> usize {

@@ -1,87 +1,33 @@
-//! What a machine is told of regions counts only in the configuration that it is told of.
+//! A message about regions counts only in the configuration whose number it has.
 
 mod common;
+mod objects;
 
 use common::until;
 use farm_core::ids::{MachineId, RegionId, WorkerRef};
 use farm_core::messaging::{CallError, MessageId, ReplyCont};
-use farm_core::worker::{Cont, Worker};
-use farm_sim::cluster::{Cluster, ClusterLimits, Pace};
-use farm_txn::{ObjectId, TxError, api};
-use rand::SeedableRng;
-use rand_xoshiro::Xoshiro256PlusPlus;
+use farm_core::worker::Worker;
+use farm_sim::cluster::Cluster;
+use objects::{PROGRAM, cluster_with, create};
 
 /// The machine that is lost.
 const LOST: usize = 2;
-const PROGRAM: usize = 3;
-/// What the manager tells machines of regions.
+/// The message about regions, from the manager.
 const CHANGES: MessageId = MessageId(MessageId::CORE + 4);
 
+/// Whether the manager has an answer.
 #[derive(Default)]
-struct Got {
-    object: Option<Result<ObjectId, TxError>>,
-    committed: Option<Result<(), TxError>>,
-    answered: bool,
+struct Answered(bool);
+
+fn answered(worker: &mut Worker) -> &mut bool {
+    &mut worker.layer::<Answered>().unwrap().0
 }
 
-fn attach(worker: &mut Worker) {
-    farm_txn::attach(worker);
-    worker.put_layer(Box::<Got>::default());
-}
-
-fn got(worker: &mut Worker) -> &mut Got {
-    worker.layer().unwrap()
-}
-
-/// Creates three machines with memory, with two copies of each region, and a program.
-fn cluster(seed: u64) -> Cluster {
-    let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let limits = ClusterLimits {
-        machines: 4,
-        without_memory: 1,
-        // So that the index of a machine is that of its worker.
-        workers: 1,
-        replicas: 2,
-        survives: true,
-        ..ClusterLimits::drawn(&mut rng)
-    };
-    let pace = Pace::drawn(&mut rng);
-    Cluster::new(limits.fabric(seed), &limits, pace, attach)
-}
-
-/// Creates an object on the first machine, and returns its region.
-fn create(cluster: &Cluster) -> RegionId {
-    fn allocated(worker: &mut Worker, _: u64, object: Result<ObjectId, TxError>) {
-        got(worker).object = Some(object);
-    }
-    fn committed(worker: &mut Worker, _: u64, outcome: Result<(), TxError>) {
-        got(worker).committed = Some(outcome);
-    }
-    let tx = cluster.on(0, |worker| {
-        let tx = api::begin(worker);
-        api::alloc(worker, tx, 40, None, Cont::new(allocated, 0));
-        tx
-    });
-    until(cluster, "an allocation", || {
-        cluster.inspect(0, |worker| got(worker).object.is_some())
-    });
-    let region = cluster.on(0, |worker| {
-        let object = got(worker).object.take().unwrap().unwrap();
-        let address = api::with(worker, tx, |tx, _| tx.address(object)).unwrap();
-        api::commit(worker, tx, Cont::new(committed, 0));
-        address.region()
-    });
-    until(cluster, "a commit", || {
-        cluster.inspect(0, |worker| got(worker).committed.is_some())
-    });
-    region
-}
-
-/// Has the manager tell the program, as if it were of this configuration, that a region has only its primary.
+/// Has the manager send the program a message of this configuration, in which a region has only its primary.
 fn tell(cluster: &Cluster, configuration: u64, region: RegionId, primary: MachineId) {
-    fn answered(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
+    fn on_answer(worker: &mut Worker, _: u64, reply: Result<&[u8], CallError>) {
         reply.unwrap();
-        got(worker).answered = true;
+        *answered(worker) = true;
     }
     let mut body = configuration.to_le_bytes().to_vec();
     // No catalog.
@@ -92,23 +38,24 @@ fn tell(cluster: &Cluster, configuration: u64, region: RegionId, primary: Machin
     let program = WorkerRef::first_of(MachineId::new(PROGRAM as u16 + 1).unwrap());
     until(cluster, "room", || {
         cluster.on(0, |worker| {
-            got(worker).answered = false;
-            let cont = ReplyCont::new(answered, 0);
+            *answered(worker) = false;
+            let cont = ReplyCont::new(on_answer, 0);
             worker.call(program, CHANGES, &[&body], 0, cont).is_ok()
         })
     });
     until(cluster, "an answer", || {
-        cluster.inspect(0, |worker| got(worker).answered)
+        cluster.inspect(0, |worker| *answered(worker))
     });
 }
 
-/// A program that joined while a machine came back was told of the regions of the configuration before, after it had applied the next one.
+/// A program that joined while a machine came back got the regions of the configuration before, after it had applied the next one.
 /// Its commits then reached fewer copies than a region had, and were lost with the others.
 #[test]
 fn regions_of_an_earlier_configuration_have_no_effect() {
     for seed in 0..10 {
-        let cluster = cluster(seed);
-        let region = create(&cluster);
+        let cluster = cluster_with(seed, |limits| limits.replicas = 2);
+        cluster.on(0, |worker| worker.put_layer(Box::<Answered>::default()));
+        let region = create(&cluster, 0, None).region();
         cluster.kill_process(LOST);
         until(&cluster, "to go on", || {
             !cluster.is_running(LOST) && !cluster.changes_configuration()

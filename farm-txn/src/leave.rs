@@ -41,7 +41,7 @@ pub(crate) fn changes_under_way(state: &Transactions) -> [(&'static str, usize);
     let arrays = arrays.filter(|(_, array)| matches!(array.cont, ArrayCont::Allocated(_)));
     [
         ("commits", state.commits.len()),
-        // Also those that were reported, and of which a lost machine has not acknowledged the end.
+        // Also transactions that were reported: a lost machine may not have acknowledged their ends.
         (
             "transactions that are not finished",
             state.truncations.unfinished(),

@@ -1,8 +1,8 @@
 //! Processes are killed while all machines of a cluster run transactions: some of them, and the others go on, or all, and the next ones go
 //! on with what they have left. Nothing that was reported is lost.
 
-mod acquainted;
 mod all;
+mod connected;
 mod machines;
 mod program;
 #[cfg(feature = "rdma-tests")]

@@ -13,7 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use super::acquaintance::Acquainted;
+use super::connectivity::Connected;
 use super::regions::{
     ASK_AGAIN, CHANGES, CHANGES_HEAD_BYTES, DONE, NOT_YET, REFUSED, REGION_BYTES, REPLY_BYTES,
     encode_changes,
@@ -77,7 +77,7 @@ struct Newcomer {
     under_way: usize,
 }
 
-/// A machine that joins, and the configuration of whose regions it is told.
+/// A machine that joins, and the configuration whose regions are sent to it.
 #[derive(Clone, Copy)]
 struct To {
     machine: MachineId,
@@ -294,7 +294,7 @@ impl Worker {
                 if !manager.is_some_and(|manager| manager.configuration().has(process)) {
                     self.add_to_configuration(process);
                 }
-                // It is told of the configuration of which it is a member.
+                // It becomes a member in a later configuration, which is sent to all members.
                 NOT_YET
             }
             None => self.record_start(process),
@@ -321,11 +321,13 @@ impl Worker {
             // It is not told of this one, because it is no member.
             return Some(CHANGED);
         }
-        match self.acquainted(process, links) {
-            _ if !self.survives() => None,
-            Acquainted::Yes => None,
-            Acquainted::NotYet => Some(NOT_YET),
-            Acquainted::No(other) => {
+        if !self.survives() {
+            return None;
+        }
+        match self.connected(process, links) {
+            Connected::ToAll => None,
+            Connected::NotKnown => Some(NOT_YET),
+            Connected::NotTo(other) => {
                 marks::mark("worker: a machine that joins is not connected to another");
                 let (machine, other) = (process.machine, other.machine);
                 tracing::info!(%machine, %other, "a machine that joins is not connected to another one");
@@ -334,7 +336,7 @@ impl Worker {
         }
     }
 
-    /// Has the start of a process without memory recorded, and tells it of all regions. Returns the code of the answer.
+    /// Has the start of a process without memory recorded, and sends it all regions. Returns the code of the answer.
     fn record_start(&mut self, process: Process) -> u8 {
         let Some(manager) = &mut self.recorder.manager else {
             return NOT_YET;

@@ -156,13 +156,15 @@ impl Worker {
             return self.distrust(from, why);
         }
         self.leavers.push(request);
-        if !self.logs_are_frozen() {
-            self.reply_to_leavers();
-        }
+        self.reply_to_leavers();
     }
 
-    /// Replies to the announcements of workers whose records were taken from logs and freed. The others wait.
+    /// Replies to the announcements of workers whose records were taken from logs and freed. The others wait, and all do while logs are
+    /// frozen: this is called again when they are not.
     pub(super) fn reply_to_leavers(&mut self) {
+        if self.logs_are_frozen() {
+            return;
+        }
         for request in std::mem::take(&mut self.leavers) {
             match self.handle_log_of(request.from) {
                 true => self.reply(request, &[]),
@@ -173,11 +175,7 @@ impl Worker {
             }
         }
         if !self.leavers.is_empty() {
-            let again = |worker: &mut Worker, _: u64, ()| match worker.logs_are_frozen() {
-                // It is called when they are not any more.
-                true => {}
-                false => worker.reply_to_leavers(),
-            };
+            let again = |worker: &mut Worker, _: u64, ()| worker.reply_to_leavers();
             self.set_timer(LOOK_AGAIN, Cont::new(again, 0));
         }
     }

@@ -157,7 +157,7 @@ impl Worker {
         }
         self.long.unlink(machine);
         self.newcomers.forget(machine);
-        self.acquaintance.forget(machine);
+        self.connectivity.forget(machine);
         let mut lost = Vec::new();
         self.messaging.unlink(machine, &mut lost);
         for cont in lost {

@@ -74,7 +74,7 @@ impl Worker {
         self.register_region_handlers();
         self.register_leave_handlers();
         self.register_join_handlers();
-        self.register_acquaintance_handlers();
+        self.register_connectivity_handlers();
         self.register_long_handlers();
         self.register_member_handlers();
         self.register_fill_handlers();

@@ -4,8 +4,8 @@
 //! simulator calls it for every worker of a cluster in one thread. All code that runs on a worker runs inside a turn:
 //! message handlers, continuations, and work items submitted by threads outside.
 
-mod acquaintance;
 mod adopt;
+mod connectivity;
 mod continuation;
 mod drain;
 mod epoch;
@@ -150,7 +150,7 @@ pub struct Worker {
     recorder: regions::RegionRecorder,
     members: members::Members,
     newcomers: join::Newcomers,
-    acquaintance: acquaintance::Acquaintance,
+    connectivity: connectivity::Connectivity,
     /// Machines to which this worker is to be connected when it has applied another configuration.
     unlinked: Vec<Arc<Linking>>,
     extending: extend::Extending,
@@ -227,7 +227,7 @@ impl Worker {
             region_waits: memory::RegionWaits::default(),
             backups: BTreeMap::new(),
             newcomers: join::Newcomers::default(),
-            acquaintance: acquaintance::Acquaintance::default(),
+            connectivity: connectivity::Connectivity::default(),
             unlinked: Vec::new(),
             extending: extend::Extending::default(),
             fill: None,

@@ -66,16 +66,20 @@ fn restart(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<()> {
         ));
     }
     publish(&args.common, config, || {
-        forget_abandoned(config);
-        let scratch = Scratch::new(&std::env::temp_dir())?;
+        let scratch = scratch(config)?;
         restart_all(config, &options(args), scratch.path(), &mut progress)
     })
 }
 
 fn measure(args: &BenchLossesArgs, config: &Config) -> anyhow::Result<LossReport> {
-    forget_abandoned(config);
-    let scratch = Scratch::new(&std::env::temp_dir())?;
+    let scratch = scratch(config)?;
     farm_bench::losses::run(config, &options(args), scratch.path(), &mut progress)
+}
+
+/// Creates the directory of all clusters of a run. Removes what a run has left that was killed.
+fn scratch(config: &Config) -> anyhow::Result<Scratch> {
+    forget_abandoned(config);
+    Scratch::new(&std::env::temp_dir())
 }
 
 fn options(args: &BenchLossesArgs) -> LossOptions {

@@ -36,11 +36,11 @@ fn a_slow_program() {
     wait_for("the end", || dir.read("end"));
 }
 
-/// One of two programs stood still when the other one met the machines, and was not awaited. Both became members, which never sent each other
-/// what recovery needs: after the next loss the machines did not recover, and nobody could join.
+/// One of two programs stood still while the other one connected to the machines, and was not awaited. Both became members. They could send each
+/// other no messages of recovery, so that the machines never recovered from the next loss, and nobody could join.
 #[test]
 fn programs_that_join_together_are_connected() {
-    let name = "acquainted";
+    let name = "connected";
     let mut machines = Machines::prepare(name, 2, 2000);
     let text = machines.dir.read("farm.toml").unwrap() + "[[machine]]\nid = 5\nmemory_bytes = 0\n";
     machines.dir.write("farm.toml", &text);
@@ -53,7 +53,7 @@ fn programs_that_join_together_are_connected() {
         newest.is_some_and(|newest| newest.running_on(MachineId::new(id).unwrap()).is_some())
     };
     let slow: Child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "acquainted::a_slow_program", "--nocapture"])
+        .args(["--exact", "connected::a_slow_program", "--nocapture"])
         .env(SLOW, machines.dir.0.display().to_string())
         .stdout(Stdio::null())
         .spawn()

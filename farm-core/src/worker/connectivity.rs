@@ -1,8 +1,8 @@
 //! Whether a process that joins is connected to all others.
 //!
 //! Members send each other messages of recovery, and wait for them. A process that joins connects to all others that it finds, but does not
-//! wait for one that joins at the same time and does not answer. So it tells the manager to whom it is connected, and the manager lets it
-//! join only if these are all members, and all others that are about to be members. Otherwise it begins again, and finds the others running.
+//! wait for one that joins at the same time and does not answer. So it sends the manager a list of its connections. The manager lets it join
+//! only if the list has all members, and all processes that are being added. Otherwise it begins again, and finds the others running.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::membership::configuration::Process;
 /// To the manager, before JOIN: the number of the list, and the processes to which the sender is connected.
 const LINKS: u16 = 11;
 
-/// What is told, and known, of connections.
+/// Which processes are connected to which.
 #[derive(Default)]
-pub(super) struct Acquaintance {
-    /// The last list of this machine, and the manager to which it was sent.
+pub(super) struct Connectivity {
+    /// The last list of this machine's connections, and the manager to which it was sent.
     told: Option<(MachineId, BTreeSet<Process>)>,
     /// Its number.
     number: u64,
@@ -24,21 +24,21 @@ pub(super) struct Acquaintance {
     of: BTreeMap<MachineId, (u64, BTreeSet<Process>)>,
 }
 
-impl Acquaintance {
+impl Connectivity {
     /// Handles that the connection to a machine has ended.
     pub(super) fn forget(&mut self, machine: MachineId) {
         self.of.remove(&machine);
     }
 }
 
-/// Whether a process may become a member.
+/// Whether a process is connected to all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Acquainted {
-    Yes,
-    /// The list has not arrived.
-    NotYet,
+pub(super) enum Connected {
+    ToAll,
+    /// Its list has not arrived.
+    NotKnown,
     /// It is not connected to this one.
-    No(Process),
+    NotTo(Process),
 }
 
 fn encode(number: u64, processes: &BTreeSet<Process>) -> Vec<u8> {
@@ -66,31 +66,31 @@ fn decode(body: &[u8]) -> Option<(u64, BTreeSet<Process>)> {
 }
 
 impl Worker {
-    pub(super) fn register_acquaintance_handlers(&mut self) {
+    pub(super) fn register_connectivity_handlers(&mut self) {
         self.register_long(LINKS, Self::handle_links);
     }
 
-    /// Tells the manager to whom this machine is connected, unless it knows. Returns the number of the list.
+    /// Sends the manager the list of this machine's connections, unless it has the newest one. Returns the number of the list.
     pub(super) fn tell_links(&mut self) -> u64 {
         let manager = self.membership.manager();
         let others = self.machines().iter().map(|machine| machine.0);
         let others = others.filter(|one| *one != self.me.machine && self.is_linked_to(*one));
         let linked = others.map(|one| self.connected_process(one)).collect();
         let told = Some((manager, linked));
-        if self.acquaintance.told != told
+        if self.connectivity.told != told
             && let Some((_, linked)) = &told
         {
-            self.acquaintance.number += 1;
-            let body = encode(self.acquaintance.number, linked);
+            self.connectivity.number += 1;
+            let body = encode(self.connectivity.number, linked);
             self.send_long(WorkerRef::first_of(manager), LINKS, body);
-            self.acquaintance.told = told;
+            self.connectivity.told = told;
         }
-        self.acquaintance.number
+        self.connectivity.number
     }
 
     fn handle_links(&mut self, from: WorkerRef, body: &[u8]) {
         match decode(body) {
-            Some(list) => _ = self.acquaintance.of.insert(from.machine, list),
+            Some(list) => _ = self.connectivity.of.insert(from.machine, list),
             None => {
                 let why = format!("{from} sent a list of connections that is malformed");
                 self.distrust(from.machine, why);
@@ -98,15 +98,15 @@ impl Worker {
         }
     }
 
-    /// Returns whether a process, whose last list has this number, is connected to all that are members, or about to be.
-    pub(super) fn acquainted(&self, joining: Process, number: u64) -> Acquainted {
-        let list = self.acquaintance.of.get(&joining.machine);
+    /// Returns whether a process, whose last list has this number, is connected to all that are members, or are being added.
+    pub(super) fn connected(&self, joining: Process, number: u64) -> Connected {
+        let list = self.connectivity.of.get(&joining.machine);
         if list.is_none_or(|list| list.0 != number) {
-            return Acquainted::NotYet;
+            return Connected::NotKnown;
         }
         match self.not_linked(joining, self.extending.processes()) {
-            Some(other) => Acquainted::No(other),
-            None => Acquainted::Yes,
+            Some(other) => Connected::NotTo(other),
+            None => Connected::ToAll,
         }
     }
 
@@ -117,7 +117,7 @@ impl Worker {
         joining: Process,
         further: impl Iterator<Item = Process>,
     ) -> Option<Process> {
-        let list = self.acquaintance.of.get(&joining.machine);
+        let list = self.connectivity.of.get(&joining.machine);
         let is_listed = |one: &Process| list.is_some_and(|list| list.1.contains(one));
         let manager = self.recorder.manager.as_ref();
         let members = manager.into_iter().flat_map(|manager| manager.starts());
