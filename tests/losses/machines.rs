@@ -53,19 +53,23 @@ impl Drop for Machines {
 impl Machines {
     /// Returns the number of regions for which processes of a machine have kept memory.
     pub(crate) fn kept_regions(&self, machine: u16) -> usize {
-        let of = format!("-m{machine}-");
         let files = std::fs::read_dir("/dev/shm").unwrap().flatten();
         let files = files.filter(|file| {
             let name = file.file_name().to_string_lossy().into_owned();
-            let start = name.split_once(&of).map(|(_, start)| start);
-            // After the number of the start.
-            let what = start.and_then(|start| start.split('-').nth(1));
-            name.starts_with("farmd-")
-                && what.is_some_and(|what| what.starts_with('r'))
-                && name.ends_with(&self.cluster)
+            let what = self.kept_of(machine, &name);
+            what.is_some_and(|what| what.starts_with('r'))
         });
         let places = files.filter_map(|file| Some(file.metadata().ok()?.ino()));
         places.collect::<BTreeSet<u64>>().len()
+    }
+
+    /// Returns what the file of this name has, if a machine keeps it: `r…` for a region, `l…` for logs.
+    fn kept_of<'a>(&self, machine: u16, name: &'a str) -> Option<&'a str> {
+        let is_of_cluster = name.starts_with("farmd-") && name.ends_with(&self.cluster);
+        let (_, start) = name.split_once(&format!("-m{machine}-"))?;
+        // After the number of the start.
+        let what = start.split('-').nth(1)?;
+        is_of_cluster.then_some(what)
     }
 
     pub(crate) fn start(name: &str, replicas: usize) -> Self {
@@ -216,11 +220,20 @@ impl Machines {
 
     /// Removes what a machine has kept, as if its memory had been on a host that was switched off. Its process has ended.
     pub(crate) fn lose_memory(&self, machine: u16) {
+        self.lose_files(machine, |_| true);
+    }
+
+    /// Removes the logs that a machine has kept. Its process has ended.
+    pub(crate) fn lose_logs(&self, machine: u16) {
+        self.lose_files(machine, |what| what.starts_with('l'));
+    }
+
+    /// Removes what a machine has kept of a kind.
+    fn lose_files(&self, machine: u16, is_of: impl Fn(&str) -> bool) {
         let (files, mut removed) = (std::fs::read_dir("/dev/shm").unwrap().flatten(), 0);
         for file in files {
             let name = file.file_name().into_string().unwrap();
-            let is_kept = name.starts_with("farmd-") && name.ends_with(&self.cluster);
-            if is_kept && name.contains(&format!("-m{machine}-")) {
+            if self.kept_of(machine, &name).is_some_and(&is_of) {
                 std::fs::remove_file(file.path()).unwrap();
                 removed += 1;
             }

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::MachineError;
+use super::manager::newest_configuration;
 use super::parts::ring_format;
 use crate::config::Config;
 use crate::config::host::{run_dir, store_dir};
@@ -132,7 +133,7 @@ impl KeptFiles {
         let is_needed = |file: &&KeptFile| match file.what {
             KeptName::Region(region) => own.contains(&region),
             KeptName::Logs { .. } => true,
-            KeptName::Place | KeptName::Member => false,
+            KeptName::Place | KeptName::Member | KeptName::Complete => false,
         };
         exporter.keep_place(&store_dir(config)).map_err(failed)?;
         for file in files.iter().filter(is_needed) {
@@ -211,6 +212,10 @@ impl KeptFiles {
     /// Removes the logs that this process has made itself. They must be empty.
     pub(super) fn forget_own_logs(&self) {
         let own = self.exporter.boot();
+        // First: a later start takes logs for lost if they are missing, and this says that they were there.
+        if let Err(error) = unless_gone(self.exporter.forget(KeptName::Complete)) {
+            return note(Err(error));
+        }
         for file in self.own().unwrap_or_default() {
             if matches!(file.what, KeptName::Logs { boot, .. } if boot == own) {
                 note(forget(&file));
@@ -371,6 +376,27 @@ pub(super) fn check_own(
     Ok(())
 }
 
+/// Returns the machines whose kept memory the newest configuration names, and which is not in the directories of this configuration file; none
+/// if there is no configuration, or nothing is kept. No machine of the cluster runs.
+///
+/// # Errors
+/// [`MachineError`] if the store or a directory cannot be read.
+pub fn without_memory(config: &Config) -> Result<BTreeSet<MachineId>, MachineError> {
+    let newest = newest_configuration(config)?.filter(|_| config.keeps_memory());
+    let Some(newest) = newest else {
+        return Ok(BTreeSet::new());
+    };
+    let mut without = gone_in(config, &newest)?;
+    // Without regions a machine has kept only what it needs to go on, which is not missed.
+    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
+    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(failed)?;
+    let starts: BTreeSet<u64> = starts.into_iter().map(|start| start.boot).collect();
+    let has_nothing = |member: &&Member| !starts.contains(&member.boot);
+    let nothing = storing(&newest).filter(has_nothing);
+    without.extend(nothing.map(|member| member.machine));
+    Ok(without)
+}
+
 /// Returns the members of a configuration whose memory is gone. No member runs.
 pub(super) fn gone_in(
     config: &Config,
@@ -378,25 +404,28 @@ pub(super) fn gone_in(
 ) -> Result<BTreeSet<MachineId>, MachineError> {
     let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
     let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(failed)?;
-    let starts = starts.into_iter().map(|start| (start.boot, start.files));
-    let starts: BTreeMap<u64, Vec<KeptFile>> = starts.collect();
     let is_gone = |member: &&Member| {
-        let mut full = newest.full_on(member.machine).peekable();
-        let has = |region: RegionId| {
-            let files = starts.get(&member.boot);
-            let mut files = files.into_iter().flatten();
-            files.any(|file| file.what == KeptName::Region(region))
-        };
+        let full: Vec<RegionId> = newest.full_on(member.machine).collect();
+        let mut others = storing(newest).filter(|other| other.machine != member.machine);
+        let mut starts = starts.iter();
+        let start = starts.find(|start| start.boot == member.boot);
+        let has_files = start.is_some_and(|start| {
+            let mut regions = full.iter();
+            regions.all(|region| start.has(KeptName::Region(*region)))
+                && others.all(|other| start.has_logs_of(other.machine))
+        });
         let journal = journal_of(&run_dir, cluster, member.machine, member.boot);
         // If that cannot be found out, it may be there.
         let has_journal = journal.try_exists().unwrap_or(true);
-        full.peek().is_some() && !(has_journal && full.all(has))
+        !full.is_empty() && !(has_journal && has_files)
     };
-    let members = newest.members.iter().filter(|member| member.stores);
-    Ok(members
-        .filter(is_gone)
-        .map(|member| member.machine)
-        .collect())
+    let gone = storing(newest).filter(is_gone);
+    Ok(gone.map(|member| member.machine).collect())
+}
+
+/// Returns the members of a configuration that store regions.
+fn storing(configuration: &Configuration) -> impl Iterator<Item = &Member> {
+    configuration.members.iter().filter(|member| member.stores)
 }
 
 /// Returns the journals of starts whose memory was kept for the store of a configuration, or that this store names. Others can be of a cluster

@@ -1,6 +1,7 @@
 //! `farm destroy`: removes the data of a cluster with copies that has ended: its configuration, the memory of its machines, and their
 //! journals. It lists them first.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,9 +10,11 @@ use anyhow::{Context, bail};
 use farm::status::machine_status;
 use farm_core::config::Config;
 use farm_core::config::host::{run_dir, store_dir};
-use farm_core::fabric::shm::{KeptMemory, find_kept_memory};
+use farm_core::fabric::shm::{
+    KeptMemory, StaleFiles, StaleKind, find_kept_memory, remove_stale_files,
+};
 use farm_core::ids::MachineId;
-use farm_core::machine::find_journals;
+use farm_core::machine::{find_journals, without_memory};
 use farm_core::membership::earlier::{Earlier, Found, find};
 use farm_core::membership::store::StoreError;
 
@@ -24,12 +27,16 @@ struct Left {
     store: Option<Earlier>,
     memory: Vec<KeptMemory>,
     journals: Vec<PathBuf>,
+    /// Of processes that were killed. Some have the same memory.
+    stale: Vec<StaleFiles>,
+    /// The machines whose memory the configuration names, and which is not here.
+    gone: BTreeSet<MachineId>,
 }
 
 /// Runs `farm destroy`.
 ///
 /// # Errors
-/// If a machine of the cluster may run, or the directory of its configuration has something else.
+/// If a machine of the cluster may run, the directory of its configuration has something else, or memory is elsewhere.
 pub(crate) fn run(args: &DestroyArgs) -> anyhow::Result<ExitCode> {
     let config = args.config.resolve()?;
     let mut out = crate::Output;
@@ -44,12 +51,19 @@ pub(crate) fn run(args: &DestroyArgs) -> anyhow::Result<ExitCode> {
         writeln!(out, "cluster {cluster:?} has left nothing")?;
         return Ok(ExitCode::SUCCESS);
     }
+    if args.yes && !args.memory_is_gone {
+        left.check_complete(&config)?;
+    }
     left.say(&config, args.yes, &mut out)?;
     if !args.yes {
         let options = args.config.options();
+        let option = match left.gone.is_empty() {
+            true => "",
+            false => " --memory-is-gone",
+        };
         writeln!(
             out,
-            "nothing was removed; remove it with:\n  farm destroy --yes{options}"
+            "nothing was removed; remove it with:\n  farm destroy --yes{option}{options}"
         )?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -92,11 +106,39 @@ impl Left {
             store,
             memory,
             journals: journals.context("cannot list the journals of the cluster")?,
+            stale: stale_files_of(config),
+            gone: without_memory(config)?,
         })
     }
 
     fn is_empty(&self) -> bool {
-        self.store.is_none() && self.memory.is_empty() && self.journals.is_empty()
+        let kept = self.memory.is_empty() && self.journals.is_empty();
+        kept && self.store.is_none() && self.stale.is_empty()
+    }
+
+    /// Returns where the memory of machines is not, that the configuration names; `None` if all of it is there.
+    fn missing(&self, config: &Config) -> Option<String> {
+        let machines: Vec<String> = self.gone.iter().map(ToString::to_string).collect();
+        (!machines.is_empty()).then(|| {
+            format!(
+                "the configuration names memory of machine(s) {}, which is not complete in {} with its journals in {}",
+                machines.join(", "),
+                config.memory.dir.display(),
+                run_dir(config).join(&config.cluster.name).display()
+            )
+        })
+    }
+
+    /// Checks that all memory which the configuration names is here: without the configuration, nothing would find it elsewhere.
+    fn check_complete(&self, config: &Config) -> anyhow::Result<()> {
+        let Some(missing) = self.missing(config) else {
+            return Ok(());
+        };
+        bail!(
+            "cannot remove what cluster {:?} has: {missing}. If the cluster had other directories (memory.dir, cluster.run_dir, or \
+             XDG_RUNTIME_DIR), name those; if that memory is lost, for instance because this host was switched off, add --memory-is-gone",
+            config.cluster.name
+        )
     }
 
     /// Says what will be, or would be, removed.
@@ -134,6 +176,17 @@ impl Left {
                 dir.display()
             )?;
         }
+        if !self.stale.is_empty() {
+            let sum = |one: fn(&StaleFiles) -> u64| self.stale.iter().map(one).sum();
+            let what = counted(sum(|stale| stale.files), sum(|stale| stale.bytes));
+            writeln!(
+                out,
+                "cluster {cluster:?}: {verb} {what} of processes that were killed"
+            )?;
+        }
+        if let Some(missing) = self.missing(config) {
+            writeln!(out, "cluster {cluster:?}: {missing}")?;
+        }
         Ok(())
     }
 
@@ -146,6 +199,14 @@ impl Left {
                 .with_context(|| format!("cannot remove {}", journal.display()))?;
         }
         remove_memory(&self.memory, &run_dir(config))?;
+        for stale in &self.stale {
+            remove_stale_files(stale).with_context(|| {
+                format!(
+                    "cannot remove the files that machine {} left",
+                    stale.machine
+                )
+            })?;
+        }
         // Fails while there is something else.
         let _ = std::fs::remove_dir(run_dir(config).join(cluster));
         if let Some(earlier) = self.store {
@@ -169,6 +230,16 @@ pub(crate) fn remove_memory(memory: &[KeptMemory], run_dir: &Path) -> anyhow::Re
         })?;
     }
     Ok(())
+}
+
+/// Returns the files that killed processes of a cluster left. Those of unknown processes stay: `farm clean` says how they are removed.
+fn stale_files_of(config: &Config) -> Vec<StaleFiles> {
+    let mut stale = crate::clean::find(config);
+    stale.retain(|stale| {
+        stale.is_of(&run_dir(config), &config.cluster.name)
+            && !matches!(stale.what, StaleKind::UnknownMemory(_))
+    });
+    stale
 }
 
 /// Returns what the machines of a cluster have kept in shared memory.

@@ -164,8 +164,19 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     let refused = place.farm(&[&command[..], &[&elsewhere]].concat()).end();
     refused.failed(1, &["start the machine with durability.dir", path]);
 
-    // The journals of this cluster stay, too, when another one of its name is destroyed.
+    // Nothing is destroyed by halves when the memory is in another directory than the one that is named.
     let memory = format!("memory.dir={}", place.path("tmp").display());
+    let missing = [
+        "machine(s) m1, m2, which is not complete in",
+        "--memory-is-gone",
+    ];
+    destroy(&place, &config, &["--yes", "--set", &memory]).failed(1, &missing);
+    let would = destroy(&place, &config, &["--set", &memory]).ok().stdout;
+    contains(&would, &missing);
+    let run_dir = format!("cluster.run_dir={}", place.path("other").display());
+    destroy(&place, &config, &["--yes", "--set", &run_dir]).failed(1, &missing);
+
+    // The journals of this cluster stay, too, when another one of its name is destroyed.
     let other = ["--yes", "--set", &elsewhere, "--set", &memory];
     let nothing = destroy(&place, &config, &other).ok().stdout;
     contains(&nothing, &["has left nothing"]);
@@ -248,10 +259,13 @@ fn a_store_is_not_removed_while_any_machine_runs() {
     // It has changed the configuration.
     let uses = ["a running process uses it", "stop all machines"];
     destroy(&place, &config, &["--yes"]).failed(1, &uses);
-    other.signal(Signal::INT);
-    other.end().ok();
-    destroy(&place, &config, &["--yes"]).ok();
-    clean(&place, &config, &[]).ok();
+    other.signal(Signal::KILL);
+    assert_eq!(other.end().signal, Some(9));
+    // All memory has a second name by which killed processes held it, and stayed until `farm clean`.
+    let removed = destroy(&place, &config, &["--yes"]).ok().stdout;
+    contains(&removed, &["of processes that were killed"]);
+    assert_eq!(place.memory(), Vec::<PathBuf>::new());
+    assert_eq!(place.names(), Vec::<PathBuf>::new());
     // A directory that the user has named stays.
     assert!(content(&dir).is_empty());
 }
@@ -581,5 +595,12 @@ fn kept_memory_counts_as_free_for_the_machines_that_have_kept_it() {
     let kept: u64 = files.values().sum();
     assert!(kept > 40_000_000, "{kept} bytes");
     doctor(&place, &config).ok();
+    run_once(&place, &config);
+    // Others have taken what was free. The data is there, and the machines go on with it. They once refused.
+    let other = memory.0.join("other");
+    let free = rustix::fs::statvfs(&memory.0).unwrap();
+    let free = free.f_bavail * free.f_frsize;
+    fs::write(&other, vec![0; free as usize - 52_000_000]).unwrap();
+    doctor(&place, &config).failed(1, &[]);
     run_once(&place, &config);
 }

@@ -159,7 +159,8 @@ impl Names {
         self.run_dir.join(format!("m{}.lock", machine.get()))
     }
 
-    fn memory_prefix(&self, machine: MachineId) -> String {
+    /// Returns how the names of the files of this machine's exported memory begin.
+    pub(super) fn memory_prefix(&self, machine: MachineId) -> String {
         memory_prefix(self.identity, machine)
     }
 

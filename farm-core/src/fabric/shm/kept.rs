@@ -8,6 +8,7 @@
 //! farmd-<cluster>-m<machine>-<start>-l<peer>.<start>.<key>-<name of the cluster>     logs; the second start is the one that exported them
 //! farmd-<cluster>-m<machine>-<start>-place-<name of the cluster>                     link to the directory of the configuration's store
 //! farmd-<cluster>-m<machine>-<start>-member-<name of the cluster>                    nothing: the process was a member
+//! farmd-<cluster>-m<machine>-<start>-complete-<name of the cluster>                  nothing: the start has logs of each member with memory
 //! ```
 //!
 //! The link is the first file of a start, and the last that is removed. It says which configuration decides about the others: clusters of the
@@ -33,6 +34,8 @@ pub(crate) enum KeptName {
     Place,
     /// Nothing: the process is, or was, a member of a configuration that is stored.
     Member,
+    /// Nothing: the start has logs of each other member that stores regions.
+    Complete,
     /// The memory of a region.
     Region(RegionId),
     /// Logs that a peer has written.
@@ -49,6 +52,7 @@ impl KeptName {
         match self {
             Self::Place => "place".into(),
             Self::Member => "member".into(),
+            Self::Complete => "complete".into(),
             Self::Region(region) => format!("r{}", region.to_bits()),
             Self::Logs { peer, boot, key } => format!("l{}.{boot:016x}.{key}", peer.get()),
         }
@@ -58,6 +62,7 @@ impl KeptName {
         match text {
             "place" => return Some(Self::Place),
             "member" => return Some(Self::Member),
+            "complete" => return Some(Self::Complete),
             _ => {}
         }
         if let Some(bits) = text.strip_prefix('r') {
@@ -130,7 +135,18 @@ impl KeptStart {
 
     /// Returns whether the process is, or was, a member of a configuration that is stored.
     pub(crate) fn is_member(&self) -> bool {
-        self.files.iter().any(|file| file.what == KeptName::Member)
+        self.has(KeptName::Member)
+    }
+
+    /// Returns whether the start keeps this.
+    pub(crate) fn has(&self, what: KeptName) -> bool {
+        self.files.iter().any(|file| file.what == what)
+    }
+
+    /// Returns whether the start keeps logs that a peer wrote to it, or should have none.
+    pub(crate) fn has_logs_of(&self, peer: MachineId) -> bool {
+        let is_of = |file: &KeptFile| matches!(file.what, KeptName::Logs { peer: of, boot, .. } if (of, boot) == (peer, self.boot));
+        !self.has(KeptName::Complete) || self.files.iter().any(is_of)
     }
 
     /// Removes the journal, then the files, those of regions first: if the removal is interrupted, the next start sees that something is gone.
@@ -143,7 +159,7 @@ impl KeptStart {
         files.sort_by_key(|file| match file.what {
             KeptName::Region(_) => 0,
             KeptName::Logs { .. } => 1,
-            KeptName::Member => 2,
+            KeptName::Member | KeptName::Complete => 2,
             KeptName::Place => 3,
         });
         let mut files = files.into_iter();
@@ -301,9 +317,10 @@ impl Exporter {
         std::os::unix::fs::symlink(dir, self.path(self.boot(), KeptName::Place))
     }
 
-    /// Notes that this start is a member of a configuration that is stored.
+    /// Notes that this start is a member of a configuration that is stored, and has logs of each other member that stores regions.
     pub(crate) fn keep_member(&self) -> io::Result<()> {
-        std::fs::write(self.path(self.boot(), KeptName::Member), "")
+        std::fs::write(self.path(self.boot(), KeptName::Member), "")?;
+        std::fs::write(self.path(self.boot(), KeptName::Complete), "")
     }
 
     /// Returns the path of the journal of a start of this machine.
@@ -387,6 +404,7 @@ mod tests {
         let all = [
             KeptName::Place,
             KeptName::Member,
+            KeptName::Complete,
             KeptName::Region(RegionId::new(3, 9).unwrap()),
             KeptName::Logs {
                 peer: MachineId::new(2).unwrap(),

@@ -88,7 +88,9 @@ fn list(memory_dir: &Path) -> Vec<MemoryFile> {
     };
     let own_bytes = |entry: &std::fs::DirEntry| {
         let found = entry.metadata().ok()?;
-        (found.is_file() && found.uid() == user).then_some(found.len())
+        // Memory that has another name, because it is kept, stays.
+        let bytes = if found.nlink() > 1 { 0 } else { found.len() };
+        (found.is_file() && found.uid() == user).then_some(bytes)
     };
     entries
         .flatten()
@@ -139,10 +141,23 @@ pub struct StaleFiles {
     pub dir: PathBuf,
     /// Number of files.
     pub files: u64,
-    /// Size of the files in bytes.
+    /// Bytes that are freed when the files are removed.
     pub bytes: u64,
     /// Kind of the files.
     pub what: StaleKind,
+}
+
+impl StaleFiles {
+    /// Returns whether they are of this cluster with this directory of sockets and locks.
+    pub fn is_of(&self, run_dir: &Path, cluster: &str) -> bool {
+        let names = Names::new(run_dir, &self.dir, cluster);
+        match &self.what {
+            StaleKind::Memory(start) | StaleKind::UnknownMemory(start) => {
+                start.starts_with(&names.memory_prefix(self.machine))
+            }
+            StaleKind::Names => self.dir == run_dir.join(cluster),
+        }
+    }
 }
 
 /// The kind of the files of a [`StaleFiles`].

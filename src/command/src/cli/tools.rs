@@ -128,11 +128,13 @@ A cluster with durability.mode = \"memory\" and copies keeps its data when all o
 durability.dir, the memory of its machines in memory.dir, and journals in cluster.run_dir. The next start goes on with them.
 This command says what there is of the cluster of --config and --set, and with --yes it removes all of it. It refuses if a
 machine of that cluster runs, and if durability.dir has something else: another cluster's configuration, a damaged one, or one
-of a newer program.
+of a newer program. It refuses, too, if the configuration names memory that is not in these directories: then that cluster had
+other ones, which are to be named, or the memory is lost.
 
 Examples:
   farm destroy --config my.toml
-  farm destroy --yes --config my.toml")]
+  farm destroy --yes --config my.toml
+  farm destroy --yes --memory-is-gone --config my.toml    # the host was switched off")]
 pub(crate) struct DestroyArgs {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
@@ -140,4 +142,8 @@ pub(crate) struct DestroyArgs {
     /// Remove it, after saying what it is.
     #[arg(long)]
     pub(crate) yes: bool,
+
+    /// Remove the rest, although memory that the configuration names is not there.
+    #[arg(long)]
+    pub(crate) memory_is_gone: bool,
 }

@@ -24,8 +24,8 @@ use farm_bench::closed_loop::{Bounds, Extent, Ran};
 use farm_bench::load::{self, Name, Pairs};
 use farm_bench::ycsb::inserts::{InsertTracker, WorkerSpan};
 use farm_check::workload;
-use farm_core::config::Config;
-use farm_core::config::host::{check_machine_memory, probe};
+use farm_core::config::host::{HostError, check_machine_memory, probe};
+use farm_core::config::{Config, rounded_size};
 use farm_core::fabric::{ConnectError, Departure, Patience};
 use farm_core::ids::MachineId;
 use farm_core::machine::{Machine, MachineError};
@@ -110,9 +110,7 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
     if config.machine(id).is_none() {
         return Err(Usage::error(MachineError::NoSuchMachine(id).to_string()));
     }
-    let mut facts = probe(&config.memory.dir);
-    facts.take_over(idle_kept_bytes(&config, Some(id)));
-    check_machine_memory(&config, id, &facts)?;
+    check_room(&config, id)?;
     if !args.driven {
         return run_alone(&config, id).map(|()| ExitCode::SUCCESS);
     }
@@ -128,6 +126,28 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Checks that the host has room for a machine. One whose earlier process has kept memory needs no more at first: it goes on with that.
+fn check_room(config: &Config, id: MachineId) -> Result<(), HostError> {
+    let mut facts = probe(&config.memory.dir);
+    let kept = idle_kept_bytes(config, Some(id));
+    facts.take_over(kept);
+    match check_machine_memory(config, id, &facts) {
+        Err(HostError::TooMuchMemory {
+            needed_bytes,
+            limit,
+            ..
+        }) if kept > 0 => {
+            // Not the advice: with other sizes the kept memory cannot be used.
+            tracing::warn!(
+                "{limit}, and machine {id} may take {} of memory: it goes on with what its process has kept; free space before it needs more",
+                rounded_size(needed_bytes)
+            );
+            Ok(())
+        }
+        checked => checked,
+    }
 }
 
 /// The node failed, and has reported the reason to the launcher.
