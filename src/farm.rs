@@ -269,7 +269,7 @@ where
             let me = worker.me();
             Error::new(
                 Kind::Stopped,
-                match worker.failure() {
+                match worker.why_stopped() {
                     Some(why) => format!("worker {me} has stopped: {why}"),
                     None => format!("worker {me} has stopped, or the task panicked; see its log"),
                 },

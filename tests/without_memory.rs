@@ -143,6 +143,28 @@ fn a_machine_without_memory_runs_everything_and_stores_nothing() {
     clusters.into_iter().for_each(|one| one.stop().unwrap());
 }
 
+/// A machine with memory leaves: the others stop, and say why. Operations once failed without the reason.
+#[test]
+fn operations_fail_with_the_machine_whose_leaving_ended_the_cluster() {
+    let written = Written::new("ended");
+    let [first, second, last] = written.start();
+    let table: Table<u64, u64> = last.create_table("t", 100).unwrap();
+    first.stop().unwrap();
+    let error = last.block_on(async |farm| {
+        loop {
+            if let Err(error) = table.insert(&farm, 1, 1).await {
+                return error;
+            }
+        }
+    });
+    assert_eq!(error.kind(), Kind::Stopped, "{error}");
+    assert!(error.to_string().contains("machine m1 left"), "{error}");
+    let error = last.create_table::<u64, u64>("u", 100).unwrap_err();
+    assert!(error.to_string().contains("machine m1 left"), "{error}");
+    second.stop().unwrap();
+    last.stop().unwrap();
+}
+
 /// The machine leaves in the middle of its transactions. It leaves no lock, and the others continue, reuse memory of freed
 /// objects after it has gone, and stop in order.
 #[test]

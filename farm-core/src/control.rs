@@ -1,7 +1,7 @@
 //! Stopping a machine, and the reason why it stopped.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 
 /// The stop request of a machine, shared by its workers and its owner.
 #[derive(Debug, Default)]
@@ -12,6 +12,8 @@ pub struct Control {
     left: AtomicUsize,
     has_left: AtomicBool,
     failure: Mutex<Option<String>>,
+    /// Why the machine has stopped without a failure.
+    end: OnceLock<String>,
     may_join_again: AtomicBool,
     was_evicted: AtomicBool,
 }
@@ -20,6 +22,12 @@ impl Control {
     /// Requests that the workers end after their current turn.
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Release);
+    }
+
+    /// As [`Control::stop`], because the cluster has ended in this way. Only the first reason is stored.
+    pub(crate) fn end(&self, why: String) {
+        let _ = self.end.set(why);
+        self.stop();
     }
 
     /// Requests that the workers leave the cluster in order, and stop when all of them have left: see
@@ -95,6 +103,11 @@ impl Control {
     /// Returns the failure because of which the machine stopped, if any.
     pub fn failure(&self) -> Option<String> {
         self.lock_failure().clone()
+    }
+
+    /// Returns the failure because of which the machine stopped, or how the cluster has ended, if it was not this machine that ended first.
+    pub fn why_stopped(&self) -> Option<String> {
+        self.failure().or_else(|| self.end.get().cloned())
     }
 
     fn lock_failure(&self) -> MutexGuard<'_, Option<String>> {

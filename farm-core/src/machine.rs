@@ -6,6 +6,7 @@ mod admission;
 mod error;
 mod fabric;
 mod kept;
+mod left;
 mod manager;
 mod meet;
 mod pages;
@@ -32,7 +33,7 @@ use crate::worker::{Inbox, InboxFull, Worker};
 pub use error::{Awaited, MachineError};
 pub use fabric::fabric_config;
 use kept::KeptFiles;
-pub use kept::{find_journals, forget_kept, without_memory};
+pub use left::{find_journals, forget_kept, without_memory};
 pub use manager::newest_configuration;
 use parts::reads_in_flight;
 use run::{idle_policy, is_missed};
@@ -249,7 +250,7 @@ impl Machine {
             true => "the machine has stopped",
             false => "the work item ended without sending its answer",
         };
-        self.control.failure().unwrap_or_else(|| stopped.into())
+        self.control.why_stopped().unwrap_or_else(|| stopped.into())
     }
 
     /// Waits until the machine stops, because of a stop request or a failure.

@@ -124,7 +124,7 @@ pub enum TxError {
     )]
     OpenTooLong(Duration),
     /// The worker has stopped, or its machine leaves the cluster. It is unknown whether a commit that was under way took effect.
-    /// With the failure because of which the machine stopped, if there is one.
+    /// With the reason why the machine stopped, if it was not asked to.
     #[error("the worker has stopped{}", .0.as_deref().map(|why| format!(": {why}")).unwrap_or_default())]
     Stopped(Option<Arc<str>>),
 }

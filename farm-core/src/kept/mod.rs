@@ -29,6 +29,10 @@ pub const FORMAT: u8 = 2;
 #[error("{0}")]
 pub struct KeptError(pub String);
 
+/// What a user does if files that a machine has kept are damaged.
+pub const GIVE_UP: &str = "if its files are damaged, move the journals of this machine (m<id>-*.journal in the directory of the cluster in cluster.run_dir) \
+     away and start all machines: they go on without its memory, if the others have copies of all regions";
+
 impl KeptError {
     /// Returns the error of an operation of the system.
     pub fn of(what: &str, at: impl fmt::Display, why: impl fmt::Display) -> Self {

@@ -7,7 +7,7 @@ use crate::config::ConfigError;
 use crate::fabric::verbs::{SecretError, VerbsError};
 use crate::fabric::{ConnectError, ExportError, FabricStartError};
 use crate::ids::{MachineId, WorkerRef};
-use crate::kept::KeptError;
+use crate::kept::{GIVE_UP, KeptError};
 use crate::membership::configuration::Version;
 use crate::membership::store::StoreError;
 use crate::messaging::LinkError;
@@ -161,7 +161,7 @@ pub enum MachineError {
     )]
     Changed(Version),
     /// The regions of an earlier process cannot be used.
-    #[error("this machine cannot go on with the memory of its earlier process: {0}")]
+    #[error("this machine cannot go on with the memory of its earlier process: {0}; {GIVE_UP}")]
     NotResumed(#[source] AllocationError),
     /// A machine that was to start with the others has found that they run.
     #[error("the other machines run already: start machine {0} again, and it joins them")]

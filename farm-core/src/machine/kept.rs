@@ -2,22 +2,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::MachineError;
-use super::manager::newest_configuration;
 use super::parts::ring_format;
 use crate::config::Config;
 use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::Exporter as ShmExporter;
 use crate::fabric::shm::kept::{
-    KeptFile, KeptName, KeptStart, forget, journal_of, journals, map, of_cluster,
+    KeptFile, KeptName, KeptStart, forget, journal_of, map, of_cluster,
 };
 use crate::fabric::{Capability, Exporter};
 use crate::files::unless_gone;
 use crate::ids::{MachineId, RegionId};
-use crate::kept::{Journal, Kept, KeptError, Segments};
+use crate::kept::{GIVE_UP, Journal, Kept, KeptError, Segments};
 use crate::mem::Memory;
 use crate::membership::configuration::{Configuration, Member, Process};
 use crate::membership::files::FileStore;
@@ -62,7 +61,7 @@ impl KeptFiles {
         me: MachineId,
         exporter: ShmExporter,
     ) -> Result<Arc<Self>, MachineError> {
-        exporter.keep_place(&store_dir(config)).map_err(failed)?;
+        keep_place(config, &exporter)?;
         let path = exporter.journal(exporter.boot());
         let journal = Journal::create(&path, config.digest()).map_err(failed)?;
         Ok(Self::new(config, me, exporter, journal))
@@ -75,7 +74,7 @@ impl KeptFiles {
     /// [`MachineError::ConfigurationGone`], and [`MachineError::KeptElsewhere`].
     pub(super) fn check_new(&self, config: &Config) -> Result<(), MachineError> {
         let cluster = &config.cluster.name;
-        let kept = self.exporter.kept().map_err(failed)?;
+        let kept = self.exporter.kept().map_err(not_listed(config))?;
         for start in kept.into_iter().filter(KeptStart::is_member) {
             let Some(place) = start.place() else { continue };
             if start.is_of(&self.store) {
@@ -122,11 +121,11 @@ impl KeptFiles {
             return Err(memory_gone(config, me, newest));
         }
         let path = exporter.journal(before);
-        if !path.try_exists().map_err(failed)? {
+        if !exists(&path)? {
             // A process that ended while it joined had nothing that is needed.
             return Self::begin_with(config, me, exporter).map(Some);
         }
-        let kept = exporter.kept().map_err(failed)?.into_iter();
+        let kept = exporter.kept().map_err(not_listed(config))?.into_iter();
         let mut kept = kept.filter(|start| start.boot == before);
         let files = kept.next().map_or_else(Vec::new, |start| start.files);
         let own: Vec<RegionId> = newest.full_on(me).collect();
@@ -135,7 +134,7 @@ impl KeptFiles {
             KeptName::Logs { .. } => true,
             KeptName::Place | KeptName::Member | KeptName::Complete => false,
         };
-        exporter.keep_place(&store_dir(config)).map_err(failed)?;
+        keep_place(config, &exporter)?;
         for file in files.iter().filter(is_needed) {
             let taken = exporter.take_over(file);
             taken.map_err(|error| KeptError::of("take over", file.path.display(), error))?;
@@ -362,7 +361,7 @@ pub(super) fn memory_gone(
 /// Checks that a machine can take over what its process has kept that is a member of a configuration, before the machine decides anything.
 ///
 /// # Errors
-/// [`MachineError::Kept`] if it has another format, or was kept with another configuration file.
+/// [`MachineError::Kept`] if it has another format, was kept with another configuration file, or is shorter than it was.
 pub(super) fn check_own(
     config: &Config,
     me: MachineId,
@@ -370,31 +369,39 @@ pub(super) fn check_own(
 ) -> Result<(), MachineError> {
     let boot = newest.member(me).map_or(0, |member| member.boot);
     let path = journal_of(&run_dir(config), &config.cluster.name, me, boot);
-    if path.try_exists().map_err(failed)? {
-        Journal::open(&path, config.digest()).map_err(failed)?;
+    if !exists(&path)? {
+        // Nothing is taken over.
+        return Ok(());
     }
-    Ok(())
+    Journal::open(&path, config.digest()).map_err(failed)?;
+    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
+    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
+    let own = starts.into_iter().filter(|start| start.boot == boot);
+    let mut files = own.flat_map(|start| start.files);
+    files.try_for_each(|file| check_size(config, me, &file))
 }
 
-/// Returns the machines whose kept memory the newest configuration names, and which is not in the directories of this configuration file; none
-/// if there is no configuration, or nothing is kept. No machine of the cluster runs.
-///
-/// # Errors
-/// [`MachineError`] if the store or a directory cannot be read.
-pub fn without_memory(config: &Config) -> Result<BTreeSet<MachineId>, MachineError> {
-    let newest = newest_configuration(config)?.filter(|_| config.keeps_memory());
-    let Some(newest) = newest else {
-        return Ok(BTreeSet::new());
+/// Checks that a file which a machine has kept is not shorter than it was. It may be gone: the caller looks for that.
+fn check_size(config: &Config, me: MachineId, file: &KeptFile) -> Result<(), MachineError> {
+    let of = |machine| {
+        let workers = config.machine(machine).map_or(0, |found| found.workers);
+        (machine, usize::from(workers))
     };
-    let mut without = gone_in(config, &newest)?;
-    // Without regions a machine has kept only what it needs to go on, which is not missed.
-    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
-    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(failed)?;
-    let starts: BTreeSet<u64> = starts.into_iter().map(|start| start.boot).collect();
-    let has_nothing = |member: &&Member| !starts.contains(&member.boot);
-    let nothing = storing(&newest).filter(has_nothing);
-    without.extend(nothing.map(|member| member.machine));
-    Ok(without)
+    let needed = match file.what {
+        KeptName::Region(_) => config.memory.region_bytes,
+        KeptName::Logs { peer, .. } => {
+            SegmentLayout::of(ring_format(config), of(me), of(peer)).bytes() as u64
+        }
+        KeptName::Place | KeptName::Member | KeptName::Complete => 0,
+    };
+    match file.path.symlink_metadata() {
+        Ok(found) if found.len() < needed => Err(failed(format_args!(
+            "{} has {} bytes instead of {needed}; {GIVE_UP}",
+            file.path.display(),
+            found.len()
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// Returns the members of a configuration whose memory is gone. No member runs.
@@ -403,7 +410,7 @@ pub(super) fn gone_in(
     newest: &Configuration,
 ) -> Result<BTreeSet<MachineId>, MachineError> {
     let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
-    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(failed)?;
+    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
     let is_gone = |member: &&Member| {
         let full: Vec<RegionId> = newest.full_on(member.machine).collect();
         let mut others = storing(newest).filter(|other| other.machine != member.machine);
@@ -417,55 +424,35 @@ pub(super) fn gone_in(
         let journal = journal_of(&run_dir, cluster, member.machine, member.boot);
         // If that cannot be found out, it may be there.
         let has_journal = journal.try_exists().unwrap_or(true);
-        !full.is_empty() && !(has_journal && has_files)
+        let has_all = has_journal && has_files;
+        !full.is_empty() && !has_all
     };
     let gone = storing(newest).filter(is_gone);
     Ok(gone.map(|member| member.machine).collect())
 }
 
 /// Returns the members of a configuration that store regions.
-fn storing(configuration: &Configuration) -> impl Iterator<Item = &Member> {
+pub(super) fn storing(configuration: &Configuration) -> impl Iterator<Item = &Member> {
     configuration.members.iter().filter(|member| member.stores)
 }
 
-/// Returns the journals of starts whose memory was kept for the store of a configuration, or that this store names. Others can be of a cluster
-/// of the same name with its memory or its store elsewhere.
-///
-/// # Errors
-/// If a directory cannot be read.
-pub fn find_journals(config: &Config) -> io::Result<Vec<PathBuf>> {
-    let (run_dir, cluster, store) = (run_dir(config), &config.cluster.name, store_dir(config));
-    let starts = of_cluster(&run_dir, &config.memory.dir, cluster)?.into_iter();
-    let starts = starts.filter(|start| start.is_of(&store));
-    let mut known: BTreeSet<u64> = starts.map(|start| start.boot).collect();
-    let newest = FileStore::at(&store, cluster).read().ok().flatten();
-    let members = newest.into_iter().flat_map(|newest| newest.members);
-    known.extend(members.map(|member| member.boot));
-    let journals = journals(&run_dir, cluster)?.into_iter();
-    let of_store = journals.filter(|(boot, _)| known.contains(boot));
-    Ok(of_store.map(|(_, path)| path).collect())
+fn memory_dir(config: &Config) -> std::path::Display<'_> {
+    config.memory.dir.display()
 }
 
-/// Removes what the machines of a cluster have kept in shared memory for its store, and their journals. The configuration stays. To be
-/// called when none of them runs, and the data is not needed.
-///
-/// # Errors
-/// The error of the first file that could not be removed.
-pub fn forget_kept(config: &Config) -> io::Result<()> {
-    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
-    let (memory_dir, store) = (&config.memory.dir, store_dir(config));
-    let starts = of_cluster(&run_dir, memory_dir, cluster)?.into_iter();
-    for start in starts.filter(|start| start.is_of(&store)) {
-        let journal = journal_of(&run_dir, cluster, start.files[0].machine, start.boot);
-        start.remove(&journal).map_err(|(_, error)| error)?;
-    }
-    // Those that the configuration names, and whose files are gone.
-    for journal in find_journals(config)? {
-        unless_gone(std::fs::remove_file(journal))?;
-    }
-    // Fails while there is something else.
-    let _ = std::fs::remove_dir(run_dir.join(cluster));
-    Ok(())
+fn keep_place(config: &Config, exporter: &ShmExporter) -> Result<(), KeptError> {
+    let placed = exporter.keep_place(&store_dir(config));
+    placed.map_err(|error| KeptError::of("create a link in", memory_dir(config), error))
+}
+
+/// Returns the error of a directory of memory that cannot be listed.
+pub(super) fn not_listed(config: &Config) -> impl Fn(io::Error) -> KeptError {
+    |error| KeptError::of("list", memory_dir(config), error)
+}
+
+fn exists(path: &Path) -> Result<bool, KeptError> {
+    let found = path.try_exists();
+    found.map_err(|error| KeptError::of("look for", path.display(), error))
 }
 
 /// Returns the exporter of a machine that keeps what it has.

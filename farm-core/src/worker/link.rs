@@ -134,7 +134,7 @@ impl Worker {
             }
             Some(stop) => {
                 match stop {
-                    Stop::Left(_) => self.control.stop(),
+                    Stop::Left(_) => self.control.end(stop.to_string()),
                     _ => self.control.fail(stop.to_string()),
                 }
                 self.abandon_epoch_change();

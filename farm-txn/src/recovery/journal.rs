@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use farm_core::ids::{RegionId, WorkerRef};
-use farm_core::kept::{Kept, KeptError};
+use farm_core::kept::{GIVE_UP, Kept, KeptError};
 use farm_core::ring::KeptRecords;
 use farm_core::{marks, mutants};
 use serde::{Deserialize, Serialize};
@@ -70,11 +70,13 @@ pub(crate) struct Resumed {
 pub(crate) enum NotResumed {
     #[error(transparent)]
     Kept(#[from] KeptError),
-    #[error("an entry of the journal is malformed: {0}")]
+    #[error("an entry of the journal is malformed: {0}; {GIVE_UP}")]
     Entry(#[from] postcard::Error),
-    #[error("a log of an earlier process of this machine is damaged: {0}")]
+    #[error("a log of an earlier process of this machine is damaged: {0}; {GIVE_UP}")]
     Record(#[from] RecordError),
-    #[error("the log of {0}, of an earlier process of this machine, cannot be read: {1}")]
+    #[error(
+        "the log of {0}, of an earlier process of this machine, cannot be read: {1}; {GIVE_UP}"
+    )]
     Log(WorkerRef, String),
 }
 

@@ -139,7 +139,7 @@ impl Answer {
         Some((self.undo?, self.words))
     }
 
-    /// The answer of a worker that has stopped, with the failure of its machine, if there is one.
+    /// The answer of a worker that has stopped, with the reason, if there is one.
     pub(super) fn stopped(why: Option<String>) -> Self {
         Self {
             error: Some(TxError::Stopped(why.map(Into::into))),

@@ -51,9 +51,9 @@ impl Handle {
         self.queue.me
     }
 
-    /// Returns the failure because of which the worker's machine stopped, if there is one.
-    pub fn failure(&self) -> Option<String> {
-        self.queue.failure()
+    /// Returns why the worker's machine has stopped, if it was not asked to.
+    pub fn why_stopped(&self) -> Option<String> {
+        self.queue.why_stopped()
     }
 
     /// Returns how often the lock of the worker's queue was taken.

@@ -88,12 +88,12 @@ impl TaskQueue {
     /// Returns the answer of calls whose worker has stopped.
     #[cold]
     pub(super) fn stopped(&self) -> Answer {
-        Answer::stopped(self.failure())
+        Answer::stopped(self.why_stopped())
     }
 
-    /// Returns the failure because of which the machine stopped, if there is one.
-    pub(super) fn failure(&self) -> Option<String> {
-        self.control.failure()
+    /// Returns why the machine has stopped, if it was not asked to.
+    pub(super) fn why_stopped(&self) -> Option<String> {
+        self.control.why_stopped()
     }
 
     /// Returns the number of calls and requests.

@@ -83,6 +83,23 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
             "a killed command: {verb} its working directory {dir} with {what}"
         )?;
     }
+    for kept in find_kept(&config)? {
+        // The link is the first file of a start, and the last that is removed.
+        if kept.store.is_none() && !kept.is_used() {
+            let (what, dir) = (counted(kept.files, kept.bytes), &config.memory.dir);
+            let files = kept.prefixes().map(|start| dir.join(start));
+            let files: Vec<String> = files.map(|start| format!("{}*", quoted(&start))).collect();
+            writeln!(
+                out,
+                "cluster {:?}: kept {what} of the memory of machine {} in {}, whose link to its configuration (…-place-…) is gone, so that \
+                 no start goes on with it. If other machines have copies, or the data is not needed, remove it with:\n  rm {}",
+                kept.cluster,
+                kept.machine,
+                dir.display(),
+                files.join(" ")
+            )?;
+        }
+    }
     for kept in abandoned_memory(&config)? {
         let what = counted(kept.files, kept.bytes);
         (files, bytes) = (files + kept.files, bytes + kept.bytes);
@@ -118,11 +135,16 @@ pub(crate) fn find_directories(config: &Config) -> Vec<Abandoned> {
     found.collect()
 }
 
+/// Returns the memory that machines of all clusters have kept.
+fn find_kept(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
+    let dir = &config.memory.dir;
+    find_kept_memory(dir)
+        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))
+}
+
 /// Returns the memory that machines have kept whose cluster was that of a command which was killed: its working directory is gone.
 fn abandoned_memory(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
-    let dir = &config.memory.dir;
-    let mut kept = find_kept_memory(dir)
-        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))?;
+    let mut kept = find_kept(config)?;
     kept.retain(|kept| {
         let store = kept.store.as_deref();
         store.is_some_and(crate::scratch::was_scratch) && !kept.is_used()

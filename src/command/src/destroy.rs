@@ -233,7 +233,7 @@ pub(crate) fn remove_memory(memory: &[KeptMemory], run_dir: &Path) -> anyhow::Re
 }
 
 /// Returns the files that killed processes of a cluster left. Those of unknown processes stay: `farm clean` says how they are removed.
-fn stale_files_of(config: &Config) -> Vec<StaleFiles> {
+pub(crate) fn stale_files_of(config: &Config) -> Vec<StaleFiles> {
     let mut stale = crate::clean::find(config);
     stale.retain(|stale| {
         stale.is_of(&run_dir(config), &config.cluster.name)
@@ -252,6 +252,13 @@ pub(crate) fn memory_of(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
         kept.cluster == config.cluster.name && kept.store.as_deref() == Some(&store)
     });
     Ok(memory)
+}
+
+/// Returns whether processes of a cluster of this name and these directories have kept memory, whatever its store is.
+pub(crate) fn has_kept_memory(config: &Config) -> bool {
+    let kept = find_kept_memory(&config.memory.dir).unwrap_or_default();
+    let mut kept = kept.into_iter();
+    kept.any(|kept| kept.is_of(&run_dir(config), &config.cluster.name))
 }
 
 /// Returns the bytes that ended processes of machines of a cluster, or of one, have kept. The next processes go on with that memory, or remove it.

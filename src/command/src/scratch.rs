@@ -3,12 +3,15 @@
 
 use std::fs::{File, TryLockError};
 use std::io;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use farm_core::config::Config;
 use farm_core::config::host::run_dir;
-use farm_core::fabric::shm::{KeptMemory, find_kept_memory};
+use farm_core::fabric::shm::{KeptMemory, find_kept_memory, remove_stale_files};
+
+use crate::destroy;
 
 /// The start of the names of all working directories.
 const PREFIX: &str = "farm-run-";
@@ -19,10 +22,8 @@ const LOCK: &str = "in-use";
 
 /// A working directory, which is removed on drop.
 pub(crate) struct Scratch {
-    /// The directory of shared memory in which machines keep what they have, if their cluster ends with the command.
-    memory: Option<PathBuf>,
-    /// The directory of sockets and locks of that cluster.
-    run_dir: PathBuf,
+    /// The configuration of machines that keep what they have, if their cluster ends with the command.
+    config: Option<Config>,
     dir: tempfile::TempDir,
     /// Held until the directory is removed.
     _lock: File,
@@ -30,14 +31,20 @@ pub(crate) struct Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let Some(memory) = &self.memory else { return };
-        let kept = find_kept_memory(memory).unwrap_or_default();
+        let Some(config) = &self.config else { return };
+        let kept = find_kept_memory(&config.memory.dir).unwrap_or_default();
         let is_here = |kept: &KeptMemory| {
             let store = kept.store.as_deref();
             store.is_some_and(|store| store.starts_with(self.dir.path()))
         };
         let here = kept.into_iter().filter(is_here);
-        here.for_each(|kept| forget(&kept, &self.run_dir));
+        here.for_each(|kept| forget(&kept, &run_dir(config)));
+        // Of a machine that was killed, and was not started again before the command was interrupted.
+        for stale in destroy::stale_files_of(config) {
+            if let Err(error) = remove_stale_files(&stale) {
+                tracing::warn!(%error, "cannot remove files of a killed machine; `farm clean` removes them");
+            }
+        }
     }
 }
 
@@ -94,8 +101,7 @@ impl Scratch {
         lock.lock().with_context(failed)?;
         std::fs::rename(&new, path).with_context(failed)?;
         Ok(Self {
-            memory: None,
-            run_dir: PathBuf::new(),
+            config: None,
             dir,
             _lock: lock,
         })
@@ -114,8 +120,7 @@ impl Scratch {
         forget_abandoned(config);
         if config.durability.dir.is_none() {
             config.durability.dir = Some(self.path().join(STORE));
-            self.run_dir = run_dir(config);
-            self.memory = Some(config.memory.dir.clone());
+            self.config = Some(config.clone());
         }
     }
 }
@@ -144,7 +149,8 @@ impl Abandoned {
 
     fn of(dir: PathBuf) -> Option<Self> {
         let path = dir.join(LOCK);
-        if !path.symlink_metadata().ok()?.is_file() {
+        let found = path.symlink_metadata().ok()?;
+        if !found.is_file() || found.uid() != rustix::process::geteuid().as_raw() {
             return None;
         }
         let lock = File::options().write(true).open(path).ok()?;

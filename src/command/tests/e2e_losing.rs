@@ -5,7 +5,8 @@ mod common;
 use std::fs;
 use std::path::PathBuf;
 
-use common::{Place, degrees, number, only_run};
+use common::{DEADLINE, Place, degrees, number, only_run, wait_until};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// A run that is long enough for several losses, with leases that are short.
@@ -82,6 +83,23 @@ fn linkbench_counts_its_links_right_after_losses() {
 fn taobench_finds_what_was_written_after_losses() {
     let (results, _) = lose("taobench", &["--edges", "2000"]);
     assert_eq!(number(only_run(&results), "errors"), 0.0);
+}
+
+/// The files of a machine that was down stayed when a command was interrupted.
+#[test]
+fn an_interrupted_run_leaves_nothing_of_the_machine_that_is_down() {
+    let place = Place::new("losing-interrupted");
+    let args = [&LOSING[..], &["--accounts", "2000"]].concat();
+    let run = place.small("smallbank", &args);
+    let mut most = 0;
+    wait_until("no machine is down", DEADLINE, || {
+        let running = place.processes().len();
+        most = most.max(running);
+        running < most
+    });
+    run.signal(Signal::INT);
+    run.end();
+    assert_eq!(place.stale_files(), Vec::<String>::new());
 }
 
 #[test]

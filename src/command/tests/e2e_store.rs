@@ -142,6 +142,19 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
         options.as_str(),
     ];
     contains(&reported(&place, &config, 0), &note);
+    // Memory without its link is reported, and how it is removed.
+    let place_of = |file: &PathBuf| file.to_string_lossy().contains("-place-");
+    let links = place.memory().into_iter().filter(place_of);
+    let link = links.min().unwrap();
+    let target = fs::read_link(&link).unwrap();
+    fs::remove_file(&link).unwrap();
+    let kept = clean(&place, &config, &[]).ok().stdout;
+    let name = link.to_str().unwrap();
+    let start = name.split_once("-place-").unwrap().0;
+    let remove = format!("rm {start}-*");
+    contains(&kept, &["whose link to its configuration", &remove]);
+    std::os::unix::fs::symlink(target, &link).unwrap();
+
     // Without its configuration, the memory stays, and a start refuses.
     let away = place.path("away");
     fs::rename(&dir, &away).unwrap();
@@ -175,6 +188,17 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     contains(&would, &missing);
     let run_dir = format!("cluster.run_dir={}", place.path("other").display());
     destroy(&place, &config, &["--yes", "--set", &run_dir]).failed(1, &missing);
+    let node = ["node", "--machine", "1", "--config", &config];
+    let mode = [
+        "--set",
+        "durability.mode=none",
+        "--set",
+        "durability.replicas=1",
+    ];
+    let mut none = place.farm(&[&node[..], &mode].concat());
+    none.wait_for("kept its data in");
+    none.signal(Signal::INT);
+    none.end().ok();
 
     // The journals of this cluster stay, too, when another one of its name is destroyed.
     let other = ["--yes", "--set", &elsewhere, "--set", &memory];
@@ -573,6 +597,34 @@ fn kept_memory_of_another_version_or_configuration_is_refused() {
         .end()
         .failed(1, &[text, "farm destroy"]);
     assert_eq!(newest(), before);
+}
+
+/// A file that is too short is named before anything changes, and the machines go on without that memory when a user does what the error says.
+#[test]
+fn a_truncated_file_of_kept_memory_is_named() {
+    let place = Place::new("truncated");
+    let config = replicated(&place, 2, &place.path("store"));
+    run_once(&place, &config);
+    let is_of = |path: &PathBuf| {
+        let name = path.to_string_lossy();
+        name.contains("-m2-") && name.contains("-l1.")
+    };
+    let logs = place.memory().into_iter().find(is_of).unwrap();
+    let file = fs::File::options().write(true).open(&logs).unwrap();
+    file.set_len(100).unwrap();
+    let named = [
+        logs.to_str().unwrap(),
+        "has 100 bytes instead of",
+        "journals",
+    ];
+    place.start_node(&config, 2).end().failed(1, &named);
+    for journal in place.names() {
+        let name = journal.file_name().unwrap().to_string_lossy().into_owned();
+        if name.starts_with("m2-") && name.ends_with(".journal") {
+            fs::rename(&journal, place.path(&name)).unwrap();
+        }
+    }
+    run_once(&place, &config);
 }
 
 /// What machines have kept is theirs again when they start: `farm doctor` does not ask for as much memory beside it.

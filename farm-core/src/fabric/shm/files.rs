@@ -114,6 +114,11 @@ fn memory_prefix(identity: u64, machine: MachineId) -> String {
     format!("farm-{identity:016x}-m{}-", machine.get())
 }
 
+/// Returns how the names of the files begin that outlive one start.
+pub(super) fn kept_prefix(identity: u64, machine: MachineId, boot: u64) -> String {
+    format!("farmd-{identity:016x}-m{}-{boot:016x}-", machine.get())
+}
+
 /// Returns the name of the file of an exported memory: see [`Names::memory`].
 pub(super) fn memory_name(
     identity: u64,
@@ -180,11 +185,8 @@ impl Names {
 
     /// Returns the path of a file that outlives its process (see `kept`).
     pub(super) fn kept(&self, machine: MachineId, boot: u64, what: &str) -> PathBuf {
-        let (identity, machine) = (self.identity, machine.get());
-        let name = format!(
-            "farmd-{identity:016x}-m{machine}-{boot:016x}-{what}-{}",
-            self.cluster
-        );
+        let prefix = kept_prefix(self.identity, machine, boot);
+        let name = format!("{prefix}{what}-{}", self.cluster);
         self.memory_dir.join(name)
     }
 

@@ -19,7 +19,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::files::{Names, memory_name};
+use super::files::{Names, kept_prefix, memory_name};
 use super::machine::{Exporter, is_locked};
 use super::memory_name::{decimal, hash, machine_id};
 use crate::fabric::Capability;
@@ -199,6 +199,7 @@ pub struct KeptMemory {
     pub bytes: u64,
     /// The directory of the store of the cluster's configuration, if it is known.
     pub store: Option<PathBuf>,
+    identity: u64,
     starts: Vec<KeptStart>,
 }
 
@@ -211,6 +212,17 @@ impl KeptMemory {
         let journal = |boot| journal_of(run_dir, &self.cluster, self.machine, boot);
         let mut starts = self.starts.iter();
         starts.try_for_each(|start| start.remove(&journal(start.boot)))
+    }
+
+    /// Returns whether they are of this cluster with this directory of sockets and locks.
+    pub fn is_of(&self, run_dir: &Path, cluster: &str) -> bool {
+        self.identity == Names::new(run_dir, Path::new(""), cluster).identity()
+    }
+
+    /// Returns how the names of the files of each start begin.
+    pub fn prefixes(&self) -> impl Iterator<Item = String> {
+        let boots = self.starts.iter().map(|start| start.boot);
+        boots.map(|boot| kept_prefix(self.identity, self.machine, boot))
     }
 
     /// Returns whether a process runs that keeps some of them.
@@ -248,7 +260,7 @@ pub fn find_kept_memory(memory_dir: &Path) -> io::Result<Vec<KeptMemory>> {
     }
     let mut all = Vec::new();
     let mut counted = BTreeSet::new();
-    for ((_, machine), files) in machines {
+    for ((identity, machine), files) in machines {
         let cluster = files[0].cluster.clone();
         let mut found: BTreeMap<Option<PathBuf>, KeptMemory> = BTreeMap::new();
         for start in by_start(files) {
@@ -259,6 +271,7 @@ pub fn find_kept_memory(memory_dir: &Path) -> io::Result<Vec<KeptMemory>> {
                 files: 0,
                 bytes: 0,
                 store,
+                identity,
                 starts: Vec::new(),
             });
             kept.add(start, &mut counted);

@@ -199,8 +199,9 @@ pub fn find_stale_files(memory_dir: &Path, run_dir: &Path) -> Vec<StaleFiles> {
     stale_files
 }
 
-/// Finds locks and sockets below a run directory that no process holds.
+/// Finds locks and sockets of this user below a run directory that no process holds.
 fn abandoned_names(run_dir: &Path) -> Vec<StaleFiles> {
+    let user = rustix::process::geteuid().as_raw();
     let mut found = Vec::new();
     for dir in entries(run_dir) {
         let Some(cluster) = dir.file_name().and_then(|name| name.to_str()) else {
@@ -218,13 +219,15 @@ fn abandoned_names(run_dir: &Path) -> Vec<StaleFiles> {
                 Ok(None) => !lock.exists() && UnixStream::connect(&socket).is_err(),
                 Err(_) => false,
             };
-            let files = [lock, socket].iter().filter(|path| path.exists()).count();
-            if is_free && files > 0 {
+            let found_of = |path: &PathBuf| path.symlink_metadata().ok();
+            let files: Vec<_> = [lock, socket].iter().filter_map(found_of).collect();
+            let are_own = files.iter().all(|file| file.uid() == user);
+            if is_free && are_own && !files.is_empty() {
                 found.push(StaleFiles {
                     cluster: cluster.to_owned(),
                     machine,
                     dir: dir.clone(),
-                    files: files as u64,
+                    files: files.len() as u64,
                     bytes: 0,
                     what: StaleKind::Names,
                 });

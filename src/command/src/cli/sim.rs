@@ -44,7 +44,7 @@ pub(crate) struct SimArgs {
     pub(crate) pauses: Option<u64>,
 
     /// The time of a lease, in milliseconds, in the clusters of --pauses.
-    #[arg(long, value_name = "MS", default_value = "10", requires = "pauses", conflicts_with_all = ["seed", "seeds", "mutants", "mutant"], value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    #[arg(long, value_name = "MS", default_value = "10", requires = "pauses", conflicts_with_all = ["seed", "seeds", "mutants", "mutant"], value_parser = clap::value_parser!(u16).range(2..=100))]
     pub(crate) lease_ms: u16,
 
     /// Number of machines in the clusters of --pauses.

@@ -38,7 +38,7 @@ use super::interrupts;
 use super::protocol::{News, Order};
 use crate::Usage;
 use crate::cli::NodeArgs;
-use crate::destroy::idle_kept_bytes;
+use crate::destroy;
 use crate::measure::sum;
 
 /// Longest time that a machine waits for the other machines to connect.
@@ -130,8 +130,15 @@ pub(crate) fn run(args: &NodeArgs) -> anyhow::Result<ExitCode> {
 
 /// Checks that the host has room for a machine. One whose earlier process has kept memory needs no more at first: it goes on with that.
 fn check_room(config: &Config, id: MachineId) -> Result<(), HostError> {
+    if !config.is_logged() && destroy::has_kept_memory(config) {
+        tracing::warn!(
+            "an earlier cluster of this name has kept its data in {}, which machine {id} does not use with durability.mode = \"none\": start \
+             it without that, or remove the data with `farm destroy`",
+            config.memory.dir.display()
+        );
+    }
     let mut facts = probe(&config.memory.dir);
-    let kept = idle_kept_bytes(config, Some(id));
+    let kept = destroy::idle_kept_bytes(config, Some(id));
     facts.take_over(kept);
     match check_machine_memory(config, id, &facts) {
         Err(HostError::TooMuchMemory {

@@ -1,0 +1,78 @@
+//! What the machines of a cluster have left in files when all of them have ended, for tools that list or remove it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::PathBuf;
+
+use super::MachineError;
+use super::kept::{gone_in, not_listed, storing};
+use super::manager::newest_configuration;
+use crate::config::Config;
+use crate::config::host::{run_dir, store_dir};
+use crate::fabric::shm::kept::{journal_of, journals, of_cluster};
+use crate::files::unless_gone;
+use crate::ids::MachineId;
+use crate::membership::configuration::Member;
+use crate::membership::files::FileStore;
+use crate::membership::store::ConfigStore as _;
+
+/// Returns the machines whose kept memory the newest configuration names, and which is not in the directories of this configuration file; none
+/// if there is no configuration, or nothing is kept. No machine of the cluster runs.
+///
+/// # Errors
+/// [`MachineError`] if the store or a directory cannot be read.
+pub fn without_memory(config: &Config) -> Result<BTreeSet<MachineId>, MachineError> {
+    let newest = newest_configuration(config)?.filter(|_| config.keeps_memory());
+    let Some(newest) = newest else {
+        return Ok(BTreeSet::new());
+    };
+    let mut without = gone_in(config, &newest)?;
+    // Without regions a machine has kept only what it needs to go on, which is not missed.
+    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
+    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
+    let starts: BTreeSet<u64> = starts.into_iter().map(|start| start.boot).collect();
+    let has_nothing = |member: &&Member| !starts.contains(&member.boot);
+    let nothing = storing(&newest).filter(has_nothing);
+    without.extend(nothing.map(|member| member.machine));
+    Ok(without)
+}
+
+/// Returns the journals of starts whose memory was kept for the store of a configuration, or that this store names. Others can be of a cluster
+/// of the same name with its memory or its store elsewhere.
+///
+/// # Errors
+/// If a directory cannot be read.
+pub fn find_journals(config: &Config) -> io::Result<Vec<PathBuf>> {
+    let (run_dir, cluster, store) = (run_dir(config), &config.cluster.name, store_dir(config));
+    let starts = of_cluster(&run_dir, &config.memory.dir, cluster)?.into_iter();
+    let starts = starts.filter(|start| start.is_of(&store));
+    let mut known: BTreeSet<u64> = starts.map(|start| start.boot).collect();
+    let newest = FileStore::at(&store, cluster).read().ok().flatten();
+    let members = newest.into_iter().flat_map(|newest| newest.members);
+    known.extend(members.map(|member| member.boot));
+    let journals = journals(&run_dir, cluster)?.into_iter();
+    let of_store = journals.filter(|(boot, _)| known.contains(boot));
+    Ok(of_store.map(|(_, path)| path).collect())
+}
+
+/// Removes what the machines of a cluster have kept in shared memory for its store, and their journals. The configuration stays. To be
+/// called when none of them runs, and the data is not needed.
+///
+/// # Errors
+/// The error of the first file that could not be removed.
+pub fn forget_kept(config: &Config) -> io::Result<()> {
+    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
+    let (memory_dir, store) = (&config.memory.dir, store_dir(config));
+    let starts = of_cluster(&run_dir, memory_dir, cluster)?.into_iter();
+    for start in starts.filter(|start| start.is_of(&store)) {
+        let journal = journal_of(&run_dir, cluster, start.files[0].machine, start.boot);
+        start.remove(&journal).map_err(|(_, error)| error)?;
+    }
+    // Those that the configuration names, and whose files are gone.
+    for journal in find_journals(config)? {
+        unless_gone(std::fs::remove_file(journal))?;
+    }
+    // Fails while there is something else.
+    let _ = std::fs::remove_dir(run_dir.join(cluster));
+    Ok(())
+}
