@@ -14,6 +14,7 @@ use common::{DEADLINE, Ended, Place, Run, number, wait_until};
 use farm::status::replicas::replica_state;
 use farm::{Cluster, Error, Farm, Ptr, Table};
 use farm_core::ids::{Address, MachineId};
+use farm_core::machine::newest_configuration;
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -225,6 +226,34 @@ fn two_replicas_are_compared_and_damage_is_found() {
 #[test]
 fn three_replicas_are_compared_and_damage_is_found() {
     equal_replicas_and_damaged_ones(3);
+}
+
+/// A cluster that has lost a machine was refused, when an operator most wants to know.
+#[test]
+fn what_is_left_after_a_loss_is_compared() {
+    let place = Place::new("verify-lost");
+    let config = with_replicas(&place, 2);
+    let (cluster, [second, third]) = start(&place, &config);
+    work(&cluster);
+    third.signal(Signal::KILL);
+    assert_eq!(third.end().signal, Some(9));
+    wait_until("the others have not gone on", DEADLINE, || {
+        let newest = newest_configuration(cluster.config()).unwrap().unwrap();
+        newest.running().count() == 2
+    });
+    let text = verify(&place, &config, &[]).ok().stdout;
+    assert!(
+        text.contains("all replicas are equal") && text.contains("without machine(s) m3"),
+        "{text}"
+    );
+    assert_eq!(
+        report(&place, &config, 0)["lost"],
+        serde_json::json!(["m3"])
+    );
+    cluster.stop().unwrap();
+    second.end().ok();
+    let destroy = ["destroy", "--yes", "--config", &config];
+    place.farm(&destroy).end().ok();
 }
 
 #[test]

@@ -65,8 +65,9 @@ and bases. Each machine computes digests of its replicas; only these are compare
 digests differ. Memory that transactions reserved and never committed may differ.
 
 The machines are those of the configuration, found as `farm status` finds them: on this host, in any process of
-this user. All that store regions must run. Programs may read, but must not write meanwhile: the command waits until all
-log records are applied, and compares again if there were new ones.
+this user. All that store regions must run, except those without which the others have gone on, which are named. Programs
+may read, but must not write meanwhile: the command waits until all log records are applied, and compares again if there
+were new ones.
 
 Exit status: 0 if all replicas are equal; 1 if some differ: the output names the objects and machines; 3 if they
 could not be compared, because a machine does not answer, the cluster is not idle, or there is one replica only;

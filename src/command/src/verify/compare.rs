@@ -22,6 +22,8 @@ pub(super) struct Comparison {
     pub(super) regions: usize,
     /// What each machine stores, in the order of the configuration.
     pub(super) machines: Vec<MachineTotals>,
+    /// The machines that should store regions, and are lost.
+    pub(super) lost: Vec<String>,
     /// Number of blocks and replicas that differ from their primaries.
     pub(super) different: u64,
     /// The first differences.
@@ -79,6 +81,7 @@ impl Comparison {
         let mut compared = Self {
             regions: regions.len(),
             machines: totals(states, &digests),
+            lost: lost(config, states),
             ..Self::default()
         };
         for region in regions {
@@ -241,6 +244,13 @@ fn totals(states: &[ReplicaState], digests: &Digests) -> Vec<MachineTotals> {
         }
     };
     states.iter().map(of_machine).collect()
+}
+
+fn lost(config: &Config, states: &[ReplicaState]) -> Vec<String> {
+    let storing = config.storing_machines().map(|machine| machine.id);
+    let answers = |machine: &MachineId| states.iter().any(|state| state.machine == *machine);
+    let lost = storing.filter(|machine| !answers(machine));
+    lost.map(|machine| machine.to_string()).collect()
 }
 
 /// A replica, and its primary.

@@ -17,6 +17,7 @@ use farm::status::machine_status;
 use farm::status::replicas::{ReplicaState, replica_state};
 use farm_core::config::Config;
 use farm_core::ids::MachineId;
+use farm_core::machine::newest_configuration;
 
 use crate::cli::VerifyArgs;
 use compare::Comparison;
@@ -101,9 +102,15 @@ fn compare_when_idle(config: &Config, wait: Duration) -> Result<Comparison, Stri
 /// Returns what each machine knows of the replicas.
 ///
 /// # Errors
-/// If a machine that stores regions does not run or does not answer.
+/// If a machine that stores regions does not run or does not answer, and the others have not gone on without it.
 fn states(config: &Config) -> Result<Vec<ReplicaState>, String> {
     let (mut states, mut missing) = (Vec::new(), Vec::new());
+    let newest = newest_configuration(config).ok().flatten();
+    let is_lost = |machine| {
+        newest
+            .as_ref()
+            .is_some_and(|newest| !newest.stores(machine))
+    };
     for machine in config.machines.iter().map(|machine| machine.id) {
         match replica_state(config, machine).map_err(|error| error.to_string())? {
             Some(state) => states.push(state),
@@ -111,7 +118,7 @@ fn states(config: &Config) -> Result<Vec<ReplicaState>, String> {
         }
         let answered = states.last().is_some_and(|state| state.machine == machine);
         // A machine that stores nothing may have left.
-        if !answered && config.memory_of(machine) > 0 {
+        if !answered && config.memory_of(machine) > 0 && !is_lost(machine) {
             missing.push(machine);
         }
     }

@@ -14,6 +14,8 @@ struct Report<'a> {
     equal: bool,
     regions: usize,
     machines: &'a [MachineTotals],
+    /// The machines that should store regions, and are lost.
+    lost: &'a [String],
     /// Number of blocks and replicas that differ from their primaries.
     different: u64,
     /// The first differences.
@@ -29,6 +31,7 @@ pub(super) fn print(cluster: &str, compared: &Comparison, as_json: bool) -> anyh
         equal: compared.is_equal(),
         regions: compared.regions,
         machines: &compared.machines,
+        lost: &compared.lost,
         different: compared.different,
         differences: &compared.differences,
     };
@@ -52,6 +55,12 @@ fn in_words(report: &Report<'_>) -> String {
             .trim_end()
             .to_owned(),
     ];
+    if !report.lost.is_empty() {
+        lines.push(format!(
+            "the others have gone on without machine(s) {}, which have no copies now",
+            report.lost.join(", ")
+        ));
+    }
     if !report.differences.is_empty() {
         lines.push(format!(
             "the first {} difference(s):",
