@@ -133,6 +133,16 @@ fn nodes_with_memory_start_without_the_others() {
     }
     let status = || place.farm(&["status", "--config", &config]).end().stdout;
     assert!(status().contains("2 of 3 machine(s) run"), "{}", status());
+    // With another configuration than those that run, it hears the key.
+    let key = ["--set", "rings.checksums=true"];
+    let node = ["node", "--machine", "3", "--config", &config];
+    place.farm(&[&node[..], &key].concat()).end().failed(
+        1,
+        &[
+            "configurations differ",
+            "rings.checksums is true here, and false there",
+        ],
+    );
     let cluster = Cluster::join(&config, MachineId::new(3).unwrap());
     let cluster = cluster.start().unwrap();
     let table: Table<u64, u64> = cluster.create_table("late", 1000).unwrap();

@@ -40,6 +40,7 @@ use crate::Usage;
 use crate::cli::NodeArgs;
 use crate::destroy;
 use crate::measure::sum;
+use crate::verify;
 
 /// Longest time that a machine waits for the other machines to connect.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -193,6 +194,17 @@ fn start(
     };
     match Machine::start(config, id, attach, patience) {
         Err(MachineError::Connect(ConnectError::Cancelled)) => Ok(None),
+        Err(error @ MachineError::Connect(_)) => {
+            let differs = verify::configuration::of_running(config);
+            let why = differs.map(|differs| {
+                format!(
+                    "machine {id} cannot start in cluster {:?}: {differs}",
+                    config.cluster.name
+                )
+            });
+            let why = why.unwrap_or_else(|| format!("machine {id} cannot start"));
+            Err(anyhow::Error::new(error).context(why))
+        }
         started => Ok(Some(
             started.with_context(|| format!("machine {id} cannot start"))?,
         )),

@@ -20,15 +20,29 @@ pub(super) fn check_running(config: &Config, states: &[ReplicaState]) -> Result<
     let machine = other.machine;
     let running = running_configuration(config, machine).map_err(|error| error.to_string())?;
     let running = running.ok_or_else(|| format!("machine {machine} has stopped"))?;
-    let named = differences(&config.canonical(), &running);
+    Err(named(config, &running))
+}
+
+/// Returns how the configuration of a machine of this cluster that runs differs from this one; `None` if none of them has another one, or
+/// does not say so.
+pub(crate) fn of_running(config: &Config) -> Option<String> {
+    let canonical = config.canonical();
+    let machines = config.machines.iter().map(|machine| machine.id);
+    let mut running = machines.filter_map(|machine| running_configuration(config, machine).ok()?);
+    let other = running.find(|running| *running != canonical)?;
+    Some(named(config, &other))
+}
+
+fn named(config: &Config, running: &str) -> String {
+    let named = differences(&config.canonical(), running);
     let more = match named.len().saturating_sub(MOST_NAMED) {
         0 => String::new(),
         more => format!("; and {more} more"),
     };
-    Err(format!(
+    format!(
         "it runs with another configuration than this command was given: {}{more}; use the configuration of the machines (--config, --set)",
         named[..named.len().min(MOST_NAMED)].join("; ")
-    ))
+    )
 }
 
 /// Returns the keys of a [canonical](Config::canonical) text, with the number of the machine in those of machines.

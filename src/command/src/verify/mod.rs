@@ -4,7 +4,7 @@
 //! differ. The comparison counts only if no log record was written meanwhile, and none was left to be applied: `idle`.
 
 mod compare;
-mod configuration;
+pub(crate) mod configuration;
 mod filling;
 mod idle;
 mod report;
