@@ -24,9 +24,11 @@ impl Control {
         self.stop.store(true, Ordering::Release);
     }
 
-    /// As [`Control::stop`], because the cluster has ended in this way. Only the first reason is stored.
+    /// As [`Control::stop`], because the cluster has ended in this way. Only the first reason is stored, and none if a stop was requested before.
     pub(crate) fn end(&self, why: String) {
-        let _ = self.end.set(why);
+        if !self.is_stopping() {
+            let _ = self.end.set(why);
+        }
         self.stop();
     }
 

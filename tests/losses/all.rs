@@ -1,6 +1,11 @@
 //! All processes are killed, and started again.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use farm::Cluster;
+use farm::farm_core::ids::MachineId;
 
 use crate::machines::{Machines, child};
 use crate::run::{MACHINES, PROGRAM, ROUNDS};
@@ -35,20 +40,102 @@ fn all_processes_are_killed_and_memory_of_some_is_gone() {
     go_on_without("gone", Machines::lose_memory);
 }
 
-/// Only the logs of a machine are gone. Once a start took them for empty ones: objects stayed locked, and copies differed.
+/// Only logs of a machine are gone: all, its own, or those of a program. Once a start took them for empty ones: objects stayed locked, and
+/// copies differed.
 #[test]
 fn all_processes_are_killed_and_logs_of_some_are_gone() {
-    go_on_without("no-logs", Machines::lose_logs);
+    go_on_without("no-logs", |machines, gone| {
+        machines.lose_logs(gone, &[1, 2, 3, PROGRAM])
+    });
+    go_on_without("no-own-logs", |machines, gone| {
+        machines.lose_logs(gone, &[gone])
+    });
+    go_on_without("no-program", |machines, gone| {
+        machines.lose_logs(gone, &[PROGRAM])
+    });
+}
+
+/// The directory of the configuration was restored from a backup, or its newest file was removed because it was damaged. A start once went on
+/// from the earlier configuration, and what was committed since was lost.
+#[test]
+fn a_configuration_that_is_out_of_date_is_refused() {
+    let mut machines = Machines::start("out-of-date", 2);
+    machines.wait_for_transfers(200);
+    let store = machines.dir.path("store");
+    let files = || -> BTreeSet<PathBuf> {
+        let entries = std::fs::read_dir(&store).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    machines.wait_until_full(2);
+    let before = files();
+    let backup = machines.dir.path("backup");
+    std::fs::create_dir(&backup).unwrap();
+    for file in &before {
+        std::fs::copy(file, backup.join(file.file_name().unwrap())).unwrap();
+    }
+    machines.kill(3);
+    machines.wait_for_transfers(200);
+    machines.kill_all();
+    let newest = machines.dir.path("newest");
+    std::fs::rename(&store, &newest).unwrap();
+    std::fs::rename(&backup, &store).unwrap();
+    let started = Cluster::join(machines.dir.path("farm.toml"), MachineId::new(1).unwrap()).start();
+    let error = started.unwrap_err().to_string();
+    assert!(
+        error.contains("is out of date: its newest change is"),
+        "{error}"
+    );
+    std::fs::rename(&store, &backup).unwrap();
+    std::fs::rename(&newest, &store).unwrap();
+    let started = (1..=MACHINES).map(|machine| machines.start_again(machine));
+    for process in started.collect::<Vec<_>>() {
+        machines.wait_for_first(process);
+    }
+    machines.judge();
+}
+
+/// Machines wait for one whose memory is then lost: they go on without it. They once waited in vain, for as long as they wait.
+#[test]
+fn machines_that_wait_go_on_without_memory_that_is_gone_then() {
+    let mut machines = Machines::start("gone-later", 2);
+    machines.wait_for_transfers(200);
+    machines.wait_until_full(2);
+    machines.kill_all();
+    let waiting = [1, 2].map(|machine| machines.start_again(machine));
+    for process in waiting {
+        machines.wait_for_log(process, "connected to machine");
+    }
+    machines.lose_memory(3);
+    let last = machines.start_again(3);
+    for process in waiting.into_iter().chain([last]) {
+        machines.wait_for_first(process);
+    }
+    machines.judge();
+}
+
+/// Nobody else has copies: a start refuses, and names the machine.
+#[test]
+fn logs_of_a_machine_without_copies_are_missed() {
+    let mut machines = Machines::start("only-logs", 1);
+    machines.wait_for_transfers(200);
+    machines.kill_all();
+    machines.lose_logs(2, &[3]);
+    let started = Cluster::join(machines.dir.path("farm.toml"), MachineId::new(1).unwrap()).start();
+    let error = started.unwrap_err().to_string();
+    assert!(
+        error.contains("the memory of machine m2, which configuration"),
+        "{error}"
+    );
 }
 
 fn go_on_without(name: &str, lose: impl Fn(&Machines, u16)) {
-    let mut machines = Machines::start(name, 2);
+    let mut machines = Machines::start_with(name, 2, PROGRAM);
     machines.wait_for_transfers(200);
     for gone in 1..=MACHINES {
         machines.wait_until_full(2);
         machines.kill_all();
         lose(&machines, gone);
-        let started = (1..=MACHINES).map(|machine| machines.start_again(machine));
+        let started = (1..=PROGRAM).map(|machine| machines.start_again(machine));
         for process in started.collect::<Vec<_>>() {
             machines.wait_for_first(process);
         }

@@ -223,9 +223,12 @@ impl Machines {
         self.lose_files(machine, |_| true);
     }
 
-    /// Removes the logs that a machine has kept. Its process has ended.
-    pub(crate) fn lose_logs(&self, machine: u16) {
-        self.lose_files(machine, |what| what.starts_with('l'));
+    /// Removes the logs that a machine has kept, of these writers. Its process has ended.
+    pub(crate) fn lose_logs(&self, machine: u16, writers: &[u16]) {
+        self.lose_files(machine, |what| {
+            let mut writers = writers.iter();
+            writers.any(|writer| what.starts_with(&format!("l{writer}.")))
+        });
     }
 
     /// Removes what a machine has kept of a kind.

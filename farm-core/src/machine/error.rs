@@ -92,10 +92,10 @@ pub enum MachineError {
     Kept(#[from] KeptError),
     /// What an earlier process of the machine had in memory is gone.
     #[error(
-        "the memory of machine {machine}, which configuration {configuration} of this cluster names, is not in {} with its journal in {}, and \
+        "the memory of machine {machine}, which configuration {configuration} of this cluster names, is not complete in {} with its journal in {}, and \
          no other machine has complete copies of all its regions. If the machine had other directories before (memory.dir, \
          cluster.run_dir, or XDG_RUNTIME_DIR), start it with those. If this host was switched off since, the memory is lost: remove what \
-         the cluster has left with `farm destroy`, and load the data again",
+         the cluster has left with `farm destroy --memory-is-gone`, and load the data again",
         memory.display(), run_dir.display()
     )]
     MemoryGone {
@@ -107,6 +107,23 @@ pub enum MachineError {
         run_dir: PathBuf,
         /// The configuration that names it.
         configuration: Version,
+    },
+    /// The store has lost changes of the configuration.
+    #[error(
+        "the configuration in {} is out of date: its newest change is {change}, and machine {machine} has seen change {seen} there. With it the cluster \
+         would lose data. Bring the files back that were there (config-{seen:020} is the newest); without them, give the data up with \
+         `farm destroy` and the options --config and --set of this machine",
+        dir.display()
+    )]
+    OutOfDate {
+        /// The machine.
+        machine: MachineId,
+        /// The change that it has seen.
+        seen: u64,
+        /// The newest change that is there.
+        change: u64,
+        /// Directory of the store.
+        dir: PathBuf,
     },
     /// The store has no configuration, and memory of this machine was kept for one.
     #[error(

@@ -10,11 +10,8 @@ use super::parts::ring_format;
 use crate::config::Config;
 use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::Exporter as ShmExporter;
-use crate::fabric::shm::kept::{
-    KeptFile, KeptName, KeptStart, forget, journal_of, map, of_cluster,
-};
+use crate::fabric::shm::kept::{KeptFile, KeptName, KeptStart, journal_of, map, of_cluster};
 use crate::fabric::{Capability, Exporter};
-use crate::files::unless_gone;
 use crate::ids::{MachineId, RegionId};
 use crate::kept::{GIVE_UP, Journal, Kept, KeptError, Segments};
 use crate::mem::Memory;
@@ -38,6 +35,10 @@ pub(super) struct KeptFiles {
     region_bytes: usize,
     journal: Mutex<Journal>,
     segments: Mutex<Segments>,
+    /// The start whose files were taken over.
+    before: Option<u64>,
+    /// The last change of the configuration that this process has seen.
+    seen: Mutex<u64>,
 }
 
 impl KeptFiles {
@@ -64,7 +65,7 @@ impl KeptFiles {
         keep_place(config, &exporter)?;
         let path = exporter.journal(exporter.boot());
         let journal = Journal::create(&path, config.digest()).map_err(failed)?;
-        Ok(Self::new(config, me, exporter, journal))
+        Ok(Self::new(config, me, exporter, (journal, None)))
     }
 
     /// Checks that a new cluster, whose store has no configuration, takes the place of no other one: that no process of this machine has
@@ -131,8 +132,8 @@ impl KeptFiles {
         let own: Vec<RegionId> = newest.full_on(me).collect();
         let is_needed = |file: &&KeptFile| match file.what {
             KeptName::Region(region) => own.contains(&region),
-            KeptName::Logs { .. } => true,
-            KeptName::Place | KeptName::Member | KeptName::Complete => false,
+            KeptName::Logs { .. } | KeptName::Noted { .. } => true,
+            KeptName::Place | KeptName::Member | KeptName::Seen(_) => false,
         };
         keep_place(config, &exporter)?;
         for file in files.iter().filter(is_needed) {
@@ -143,10 +144,16 @@ impl KeptFiles {
         let taken = std::fs::hard_link(&path, &own_path);
         taken.map_err(|error| KeptError::of("take over", path.display(), error))?;
         let journal = Journal::open(&own_path, config.digest()).map_err(failed)?;
-        Ok(Some(Self::new(config, me, exporter, journal)))
+        let before = (journal, Some(before));
+        Ok(Some(Self::new(config, me, exporter, before)))
     }
 
-    fn new(config: &Config, me: MachineId, exporter: ShmExporter, journal: Journal) -> Arc<Self> {
+    fn new(
+        config: &Config,
+        me: MachineId,
+        exporter: ShmExporter,
+        (journal, before): (Journal, Option<u64>),
+    ) -> Arc<Self> {
         let machines = config.machines.iter();
         let workers = machines.map(|machine| (machine.id, usize::from(machine.workers)));
         Arc::new(Self {
@@ -158,6 +165,8 @@ impl KeptFiles {
             region_bytes: config.memory.region_bytes as usize,
             journal: Mutex::new(journal),
             segments: Mutex::default(),
+            before,
+            seen: Mutex::new(0),
         })
     }
 
@@ -179,11 +188,24 @@ impl KeptFiles {
     /// Handles that this process is a member of the newest configuration, which is stored: removes what other processes of this machine have
     /// kept for that store.
     pub(super) fn on_member(&self) {
-        let marked = self.exporter.keep_member();
-        if marked.is_ok() {
-            self.forget_others();
+        match self.exporter.keep_member() {
+            Ok(()) => self.forget_others(),
+            Err(error) => {
+                tracing::warn!(%error, "cannot note that this process is a member; what earlier ones have kept stays")
+            }
         }
-        note(marked);
+    }
+
+    /// Notes that the store has had this change of the configuration. A start refuses a store whose changes have been lost.
+    pub(super) fn on_seen(&self, change: u64) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        if change <= *seen {
+            return;
+        }
+        match self.exporter.keep_seen(*seen, change) {
+            Ok(()) => *seen = change,
+            Err(error) => tracing::warn!(%error, "cannot note the change of the configuration"),
+        }
     }
 
     /// Handles that no process of this machine is a member of the newest configuration: removes what other processes have kept for its
@@ -211,13 +233,9 @@ impl KeptFiles {
     /// Removes the logs that this process has made itself. They must be empty.
     pub(super) fn forget_own_logs(&self) {
         let own = self.exporter.boot();
-        // First: a later start takes logs for lost if they are missing, and this says that they were there.
-        if let Err(error) = unless_gone(self.exporter.forget(KeptName::Complete)) {
-            return note(Err(error));
-        }
         for file in self.own().unwrap_or_default() {
             if matches!(file.what, KeptName::Logs { boot, .. } if boot == own) {
-                note(forget(&file));
+                note(self.exporter.forget_logs(file.what));
             }
         }
     }
@@ -227,7 +245,10 @@ impl KeptFiles {
         let starts = self.exporter.kept().unwrap_or_default();
         let is_other = |start: &&KeptStart| start.boot != self.exporter.boot();
         let others = starts.iter().filter(is_other);
-        let others = others.filter(|start| start.is_of(&self.store));
+        // The link of the earlier start may be gone, or name the store by another path.
+        let is_ours =
+            |start: &&KeptStart| start.is_of(&self.store) || self.before == Some(start.boot);
+        let others = others.filter(is_ours);
         others.for_each(|start| self.forget(start));
     }
 
@@ -265,7 +286,7 @@ impl KeptFiles {
     }
 
     fn forget_logs(&self, (peer, key): (MachineId, u64)) {
-        note(self.exporter.forget(self.logs(peer, key)));
+        note(self.exporter.forget_logs(self.logs(peer, key)));
     }
 
     fn journal(&self) -> MutexGuard<'_, Journal> {
@@ -288,7 +309,7 @@ impl Kept for KeptFiles {
     }
 
     fn keep_logs(&self, peer: MachineId, memory: &Capability) -> Result<(), KeptError> {
-        let kept = self.exporter.keep(memory, self.logs(peer, memory.key));
+        let kept = self.exporter.keep_logs(memory, self.logs(peer, memory.key));
         kept.map_err(|error| KeptError::of("keep the logs of machine", peer, error))?;
         if let Some(unused) = self.segments().add(peer, memory.key) {
             self.forget_logs(unused);
@@ -320,7 +341,7 @@ impl Kept for KeptFiles {
 
     fn forget_earlier_logs(&self) {
         for (file, ..) in self.earlier().unwrap_or_default() {
-            note(forget(&file));
+            note(self.exporter.forget_logs(file.what));
         }
     }
 
@@ -358,6 +379,32 @@ pub(super) fn memory_gone(
     }
 }
 
+/// Checks that the store has all changes of the configuration that processes of this host have seen there, before a machine decides anything.
+///
+/// # Errors
+/// [`MachineError::OutOfDate`].
+pub(super) fn check_seen(config: &Config, newest: &Configuration) -> Result<(), MachineError> {
+    let (run_dir, cluster, store) = (run_dir(config), &config.cluster.name, store_dir(config));
+    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
+    let named: BTreeSet<u64> = storing(newest).map(|member| member.boot).collect();
+    let ours = starts.iter();
+    let ours = ours.filter(|start| start.is_of(&store) || named.contains(&start.boot));
+    let Some(last) = ours.max_by_key(|start| start.seen()) else {
+        return Ok(());
+    };
+    // Others may change it meanwhile.
+    let now = || FileStore::at(&store, cluster).read();
+    if last.seen() <= newest.change || now()?.is_none_or(|now| now.change >= last.seen()) {
+        return Ok(());
+    }
+    Err(MachineError::OutOfDate {
+        machine: last.files[0].machine,
+        seen: last.seen(),
+        change: newest.change,
+        dir: store,
+    })
+}
+
 /// Checks that a machine can take over what its process has kept that is a member of a configuration, before the machine decides anything.
 ///
 /// # Errors
@@ -376,23 +423,33 @@ pub(super) fn check_own(
     Journal::open(&path, config.digest()).map_err(failed)?;
     let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
     let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
-    let own = starts.into_iter().filter(|start| start.boot == boot);
-    let mut files = own.flat_map(|start| start.files);
-    files.try_for_each(|file| check_size(config, me, &file))
+    let own: Vec<RegionId> = newest.full_on(me).collect();
+    let starts = starts.into_iter().filter(|start| start.boot == boot);
+    let mut files = starts.flat_map(|start| start.files);
+    files.try_for_each(|file| check_size(config, (me, &own), &file))
 }
 
-/// Checks that a file which a machine has kept is not shorter than it was. It may be gone: the caller looks for that.
-fn check_size(config: &Config, me: MachineId, file: &KeptFile) -> Result<(), MachineError> {
+/// Checks that a file which a machine has kept, which has these regions, is not shorter than it was. It may be gone: the caller looks for that.
+fn check_size(
+    config: &Config,
+    (me, own): (MachineId, &[RegionId]),
+    file: &KeptFile,
+) -> Result<(), MachineError> {
     let of = |machine| {
         let workers = config.machine(machine).map_or(0, |found| found.workers);
         (machine, usize::from(workers))
     };
     let needed = match file.what {
-        KeptName::Region(_) => config.memory.region_bytes,
+        KeptName::Region(region) if own.contains(&region) => config.memory.region_bytes,
         KeptName::Logs { peer, .. } => {
             SegmentLayout::of(ring_format(config), of(me), of(peer)).bytes() as u64
         }
-        KeptName::Place | KeptName::Member | KeptName::Complete => 0,
+        // Other regions are not taken over.
+        KeptName::Region(_)
+        | KeptName::Place
+        | KeptName::Member
+        | KeptName::Seen(_)
+        | KeptName::Noted { .. } => 0,
     };
     match file.path.symlink_metadata() {
         Ok(found) if found.len() < needed => Err(failed(format_args!(
@@ -413,13 +470,11 @@ pub(super) fn gone_in(
     let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
     let is_gone = |member: &&Member| {
         let full: Vec<RegionId> = newest.full_on(member.machine).collect();
-        let mut others = storing(newest).filter(|other| other.machine != member.machine);
         let mut starts = starts.iter();
         let start = starts.find(|start| start.boot == member.boot);
         let has_files = start.is_some_and(|start| {
             let mut regions = full.iter();
-            regions.all(|region| start.has(KeptName::Region(*region)))
-                && others.all(|other| start.has_logs_of(other.machine))
+            regions.all(|region| start.has(KeptName::Region(*region))) && start.has_logs()
         });
         let journal = journal_of(&run_dir, cluster, member.machine, member.boot);
         // If that cannot be found out, it may be there.

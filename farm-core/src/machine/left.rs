@@ -13,8 +13,6 @@ use crate::fabric::shm::kept::{journal_of, journals, of_cluster};
 use crate::files::unless_gone;
 use crate::ids::MachineId;
 use crate::membership::configuration::Member;
-use crate::membership::files::FileStore;
-use crate::membership::store::ConfigStore as _;
 
 /// Returns the machines whose kept memory the newest configuration names, and which is not in the directories of this configuration file; none
 /// if there is no configuration, or nothing is kept. No machine of the cluster runs.
@@ -26,15 +24,22 @@ pub fn without_memory(config: &Config) -> Result<BTreeSet<MachineId>, MachineErr
     let Some(newest) = newest else {
         return Ok(BTreeSet::new());
     };
-    let mut without = gone_in(config, &newest)?;
-    // Without regions a machine has kept only what it needs to go on, which is not missed.
     let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
     let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
-    let starts: BTreeSet<u64> = starts.into_iter().map(|start| start.boot).collect();
-    let has_nothing = |member: &&Member| !starts.contains(&member.boot);
-    let nothing = storing(&newest).filter(has_nothing);
-    without.extend(nothing.map(|member| member.machine));
-    Ok(without)
+    let is_here = |member: &Member| starts.iter().any(|start| start.boot == member.boot);
+    if storing(&newest).any(is_here) {
+        return gone_in(config, &newest);
+    }
+    // Also what machines without regions have kept is elsewhere.
+    Ok(storing(&newest).map(|member| member.machine).collect())
+}
+
+/// Returns the starts that the newest configuration names as members which store regions; none if it cannot be read.
+pub fn named_starts(config: &Config) -> BTreeSet<u64> {
+    let newest = newest_configuration(config).ok().flatten();
+    let newest = newest.into_iter().flat_map(|newest| newest.members);
+    let storing = newest.filter(|member| member.stores);
+    storing.map(|member| member.boot).collect()
 }
 
 /// Returns the journals of starts whose memory was kept for the store of a configuration, or that this store names. Others can be of a cluster
@@ -47,9 +52,7 @@ pub fn find_journals(config: &Config) -> io::Result<Vec<PathBuf>> {
     let starts = of_cluster(&run_dir, &config.memory.dir, cluster)?.into_iter();
     let starts = starts.filter(|start| start.is_of(&store));
     let mut known: BTreeSet<u64> = starts.map(|start| start.boot).collect();
-    let newest = FileStore::at(&store, cluster).read().ok().flatten();
-    let members = newest.into_iter().flat_map(|newest| newest.members);
-    known.extend(members.map(|member| member.boot));
+    known.extend(named_starts(config));
     let journals = journals(&run_dir, cluster)?.into_iter();
     let of_store = journals.filter(|(boot, _)| known.contains(boot));
     Ok(of_store.map(|(_, path)| path).collect())

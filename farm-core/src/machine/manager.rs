@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kept::{check_own, gone_in, memory_gone};
+use super::kept::{KeptFiles, check_own, check_seen, gone_in, memory_gone};
 use super::meet::Met;
 use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
@@ -64,18 +64,55 @@ pub(super) fn config_store(
     Ok(Some(FileStore::at(&dir, cluster)))
 }
 
+/// The store of a machine that notes which changes it has seen there.
+struct SeenStore {
+    store: FileStore,
+    files: Option<Arc<KeptFiles>>,
+}
+
+impl SeenStore {
+    fn note(&self, change: u64) {
+        if let Some(files) = &self.files {
+            files.on_seen(change);
+        }
+    }
+}
+
+impl ConfigStore for SeenStore {
+    fn read(&mut self) -> Result<Option<Configuration>, StoreError> {
+        let newest = self.store.read()?;
+        if let Some(newest) = &newest {
+            self.note(newest.change);
+        }
+        Ok(newest)
+    }
+
+    fn compare_and_swap(&mut self, next: &Configuration) -> Result<Swap, StoreError> {
+        let swap = self.store.compare_and_swap(next)?;
+        if swap == Swap::Won {
+            self.note(next.change);
+        }
+        Ok(swap)
+    }
+}
+
 /// Returns what the first worker of a machine needs to take part in changes of the configuration.
 pub(super) fn make_members(
     config: &Config,
     id: MachineId,
-    exporter: &Exporter,
+    (exporter, files): (&Exporter, Option<&Arc<KeptFiles>>),
     configuration: &Configuration,
 ) -> Result<Option<MembersParts>, MachineError> {
     if !config.survives_losses() {
         return Ok(None);
     }
     let (dir, cluster) = (store_dir(config), config.cluster.name.clone());
-    let open = move || Box::new(FileStore::at(&dir, &cluster)) as Box<dyn ConfigStore>;
+    let files = files.cloned();
+    let open = move || {
+        let store = FileStore::at(&dir, &cluster);
+        let files = files.clone();
+        Box::new(SeenStore { store, files }) as Box<dyn ConfigStore>
+    };
     let store = AccessThread::start(format!("{id}.change"), Arc::new(open));
     Ok(Some(MembersParts {
         me: Process {
@@ -121,6 +158,7 @@ pub(super) fn to_resume(
     id: MachineId,
     newest: Configuration,
 ) -> Result<Option<Configuration>, MachineError> {
+    check_seen(config, &newest)?;
     check_own(config, id, &newest)?;
     let gone = gone_in(config, &newest)?;
     let Some(first) = gone.first() else {
@@ -130,6 +168,10 @@ pub(super) fn to_resume(
     let mut store = FileStore::at(&store_dir(config), &config.cluster.name);
     if any_alive(config, id, all)?.is_some() || store.read()?.as_ref() != Some(&newest) {
         // They go on by themselves, or the next processes have taken over the memory meanwhile.
+        return Ok(None);
+    }
+    if gone_in(config, &newest)? != gone {
+        // A process was removing files of its own when they were listed.
         return Ok(None);
     }
     let next = newest.without_memory_of(&gone);
@@ -314,7 +356,7 @@ pub(super) fn make_manager(
     config: &Config,
     id: MachineId,
     first: &Configuration,
-    store: Option<FileStore>,
+    (store, files): (Option<FileStore>, Option<&Arc<KeptFiles>>),
 ) -> Result<Option<Box<Manager>>, MachineError> {
     if first.manager != id {
         return Ok(None);
@@ -326,7 +368,8 @@ pub(super) fn make_manager(
             if !survives && store.compare_and_swap(first)? == Swap::Lost {
                 return Err(MachineError::StoreInUse(store_dir(config)));
             }
-            let thread = StoreThread::start(format!("{id}.store"), store);
+            let files = files.cloned();
+            let thread = StoreThread::start(format!("{id}.store"), SeenStore { store, files });
             Manager::new(first.clone(), thread.map_err(MachineError::Thread)?)
         }
     };

@@ -1,7 +1,8 @@
 //! How a machine starts: with all others, alone among those that run, or with all others after all of them had ended.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use super::admission::Admit;
@@ -20,7 +21,7 @@ use super::{
 };
 use crate::config::Config;
 use crate::control::Control;
-use crate::fabric::{Capability, Departed, ExportError, FabricMachine, Patience};
+use crate::fabric::{Capability, ConnectError, Departed, ExportError, FabricMachine, Patience};
 use crate::ids::{MachineId, WorkerId, WorkerRef};
 use crate::kept::Kept;
 use crate::limits::{Limits, READ_TRIES, RECORD_OVERHEAD_BYTES, ReadTries};
@@ -31,6 +32,9 @@ use crate::membership::manager::Manager;
 use crate::messaging::Links;
 use crate::time::Clock;
 use crate::worker::{Inbox, Worker, WorkerLimits, WorkerParts};
+
+/// Interval at which a machine that waits for all others looks whether they go on without one of them.
+const CURRENT_LOOK: Duration = Duration::from_millis(100);
 
 /// How a machine begins.
 enum Begin {
@@ -95,6 +99,51 @@ impl Begin {
     fn joins(&self) -> bool {
         matches!(self, Self::Joins)
     }
+}
+
+/// Starts a machine, and cancels that if it is to resume a configuration and the others go on without the memory of a machine: they store
+/// another one, before any of them has met all.
+///
+/// # Errors
+/// [`MachineError::Changed`] in that case.
+fn start_while_current(
+    config: &Config,
+    begin: &Begin,
+    patience: Patience<'_>,
+    start: impl FnOnce(Patience<'_>) -> Result<Machine, MachineError>,
+) -> Result<Machine, MachineError> {
+    let Begin::Resumes(chosen) = begin else {
+        return start(patience);
+    };
+    let (cancelled, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    let changed = OnceLock::new();
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while !has_ended.load(Ordering::Acquire) {
+                let newest = newest_configuration(config).ok().flatten();
+                if let Some(newest) = newest.filter(|newest| chosen.has_lost_members_in(newest)) {
+                    let _ = changed.set(newest.version);
+                }
+                if changed.get().is_some() || patience.is_cancelled() {
+                    cancelled.store(true, Ordering::Release);
+                    break;
+                }
+                std::thread::park_timeout(CURRENT_LOOK);
+            }
+        });
+        let started = start(Patience {
+            cancelled: Some(&cancelled),
+            ..patience
+        });
+        has_ended.store(true, Ordering::Release);
+        watch.thread().unpark();
+        match (started, changed.get()) {
+            (Err(MachineError::Connect(ConnectError::Cancelled)), Some(version)) => {
+                Err(MachineError::Changed(*version))
+            }
+            (started, _) => started,
+        }
+    })
 }
 
 impl Machine {
@@ -162,7 +211,13 @@ impl Machine {
                         return Err(not_joined(Awaited::Record));
                     }
                 }
-                begin => match start(&begin, left()) {
+                begin => match start_while_current(config, &begin, patience, |patience| {
+                    let patience = Patience {
+                        most: left(),
+                        ..patience
+                    };
+                    Self::start_once(config, id, Arc::clone(attach), patience, &begin)
+                }) {
                     Err(error) if begin.may_try_again(&error) && !left().is_zero() => {
                         tracing::debug!(%error, "cannot start yet");
                         std::thread::park_timeout(JOIN_AGAIN);
@@ -286,16 +341,22 @@ impl Machine {
         let spare = spare(config, id, &exporter, kept.clone());
         let manager = match begin {
             Begin::Joins => Ok(None),
-            _ => make_manager(config, id, &configuration, store_files),
+            _ => {
+                let store = (store_files, kept_files.as_ref());
+                make_manager(config, id, &configuration, store)
+            }
         };
         let mut manager = manager.inspect_err(|error| fabric.fail(&error.to_string()))?;
         let store = Arc::new(make_store(config, id, configuration.seed, spare.clone()));
         if !met.running.is_empty() {
             store.map().begin_joining();
         }
-        if let Some(files) = kept_files.as_ref().filter(|_| !begin.joins()) {
-            // The store has the configuration that names this process. The memory of earlier ones may be needed for its copies.
-            files.on_member();
+        if let Some(files) = &kept_files {
+            files.on_seen(configuration.change);
+            if !begin.joins() {
+                // The store has the configuration that names this process. The memory of earlier ones may be needed for its copies.
+                files.on_member();
+            }
         }
         let resumes = matches!(begin, Begin::Resumes(_));
         if resumes && let Some(files) = &kept_files {
@@ -391,7 +452,10 @@ impl Machine {
             false => membership,
         };
         let members = match worker {
-            WorkerId::FIRST => make_members(config, self.id, &self.exporter, configuration)?,
+            WorkerId::FIRST => {
+                let kept = (&self.exporter, self.files.as_ref());
+                make_members(config, self.id, kept, configuration)?
+            }
             _ => None,
         };
         let parts = WorkerParts {

@@ -24,7 +24,7 @@ pub enum MappingError {
     /// The file system has no room for the mapping: nothing was left behind.
     #[error(
         "no space for {bytes} bytes of shared memory in {dir}: {available} bytes are free; \
-         lower memory.per_machine_bytes, free space there, or set memory.dir to another directory"
+         free space there; a cluster that has kept no data can also have a lower memory.per_machine_bytes, or another memory.dir"
     )]
     NoSpace {
         /// Directory that holds the shared memory.

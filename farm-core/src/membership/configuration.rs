@@ -14,6 +14,8 @@
 //!
 //! A [`ConfigStore`](super::store::ConfigStore) holds the newest configuration. A change replaces it as a whole.
 
+use std::collections::BTreeSet;
+
 use crate::ids::{Address, MachineId, RegionId};
 
 /// The identity of a configuration. Ordered: every change makes a greater one.
@@ -337,6 +339,16 @@ impl Configuration {
     /// Returns whether a machine is a member that stores regions.
     pub fn stores(&self, machine: MachineId) -> bool {
         self.member(machine).is_some_and(|member| member.stores)
+    }
+
+    /// Returns whether a later configuration has members with memory of this one, no others, and not all.
+    pub fn has_lost_members_in(&self, later: &Self) -> bool {
+        let storing = |of: &Self| -> BTreeSet<Process> {
+            let storing = of.members.iter().filter(|member| member.stores);
+            storing.map(Member::process).collect()
+        };
+        let (before, after) = (storing(self), storing(later));
+        before != after && after.is_subset(&before)
     }
 
     /// Checks that the parts fit together.

@@ -125,14 +125,14 @@ fn advice(error: &std::io::Error) -> &'static str {
     use std::io::ErrorKind;
     match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
-            "; free some space there, or set durability.dir to another disk"
+            "; free some space there (only a new cluster can have another durability.dir)"
         }
         ErrorKind::NotFound => "; set durability.dir to a directory that can be created",
         ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
             "; a file has this name: remove it, or set durability.dir to a directory"
         }
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
-            "; let this user read and write there, or set durability.dir"
+            "; let this user read and write there (only a new cluster can have another durability.dir)"
         }
         ErrorKind::WouldBlock => {
             "; another process inspects or removes it, as `farm destroy` does: try again"

@@ -11,6 +11,7 @@ use farm_core::config::host::run_dir;
 use farm_core::fabric::shm::{
     KeptMemory, StaleFiles, StaleKind, find_kept_memory, find_stale_files, remove_stale_files,
 };
+use farm_core::machine::named_starts;
 
 use crate::Usage;
 use crate::cli::CleanArgs;
@@ -84,15 +85,17 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
         )?;
     }
     for kept in find_kept(&config)? {
-        // The link is the first file of a start, and the last that is removed.
-        if kept.store.is_none() && !kept.is_used() {
+        // The link is the first file of a start, and the last that is removed. A start that is removed meanwhile has no files any more.
+        let has_files = kept.files > 0;
+        let is_named = || kept.is_of_start(&named_starts(&config));
+        if kept.store.is_none() && has_files && !kept.is_used() && !is_named() {
             let (what, dir) = (counted(kept.files, kept.bytes), &config.memory.dir);
             let files = kept.prefixes().map(|start| dir.join(start));
             let files: Vec<String> = files.map(|start| format!("{}*", quoted(&start))).collect();
             writeln!(
                 out,
-                "cluster {:?}: kept {what} of the memory of machine {} in {}, whose link to its configuration (…-place-…) is gone, so that \
-                 no start goes on with it. If other machines have copies, or the data is not needed, remove it with:\n  rm {}",
+                "cluster {:?}: kept {what} of the memory of machine {} in {}, whose link to its configuration (…-place-…) is gone. A start of \
+                 that cluster may go on with it. If the data of the cluster is not needed, remove it with:\n  rm {}",
                 kept.cluster,
                 kept.machine,
                 dir.display(),

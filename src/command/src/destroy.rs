@@ -14,7 +14,7 @@ use farm_core::fabric::shm::{
     KeptMemory, StaleFiles, StaleKind, find_kept_memory, remove_stale_files,
 };
 use farm_core::ids::MachineId;
-use farm_core::machine::{find_journals, without_memory};
+use farm_core::machine::{find_journals, named_starts, without_memory};
 use farm_core::membership::earlier::{Earlier, Found, find};
 use farm_core::membership::store::StoreError;
 
@@ -49,6 +49,14 @@ pub(crate) fn run(args: &DestroyArgs) -> anyhow::Result<ExitCode> {
     let cluster = &config.cluster.name;
     if left.is_empty() {
         writeln!(out, "cluster {cluster:?} has left nothing")?;
+        for dir in stores_of_others(&config)? {
+            writeln!(
+                out,
+                "in {} is memory of a cluster of this name with its configuration in {dir}: it is named with --set durability.dir={dir}",
+                config.memory.dir.display(),
+                dir = quoted(&dir)
+            )?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if args.yes && !args.memory_is_gone {
@@ -57,14 +65,12 @@ pub(crate) fn run(args: &DestroyArgs) -> anyhow::Result<ExitCode> {
     left.say(&config, args.yes, &mut out)?;
     if !args.yes {
         let options = args.config.options();
-        let option = match left.gone.is_empty() {
-            true => "",
-            false => " --memory-is-gone",
-        };
-        writeln!(
-            out,
-            "nothing was removed; remove it with:\n  farm destroy --yes{option}{options}"
-        )?;
+        writeln!(out, "nothing was removed")?;
+        if let Some(missing) = left.missing(&config) {
+            writeln!(out, "{missing}")?;
+        } else {
+            writeln!(out, "remove it with:\n  farm destroy --yes{options}")?;
+        }
         return Ok(ExitCode::SUCCESS);
     }
     left.remove(&config)?;
@@ -116,12 +122,14 @@ impl Left {
         kept && self.store.is_none() && self.stale.is_empty()
     }
 
-    /// Returns where the memory of machines is not, that the configuration names; `None` if all of it is there.
+    /// Returns where the memory of machines is not, that the configuration names, and what a user does; `None` if all of it is there.
     fn missing(&self, config: &Config) -> Option<String> {
         let machines: Vec<String> = self.gone.iter().map(ToString::to_string).collect();
         (!machines.is_empty()).then(|| {
             format!(
-                "the configuration names memory of machine(s) {}, which is not complete in {} with its journals in {}",
+                "the configuration names memory of machine(s) {}, which is not complete in {} with its journals in {}. If the cluster had \
+                 other directories (memory.dir, cluster.run_dir, or XDG_RUNTIME_DIR), name those; if that memory is lost, because this host \
+                 was switched off, or a part was removed before, add --memory-is-gone",
                 machines.join(", "),
                 config.memory.dir.display(),
                 run_dir(config).join(&config.cluster.name).display()
@@ -135,8 +143,7 @@ impl Left {
             return Ok(());
         };
         bail!(
-            "cannot remove what cluster {:?} has: {missing}. If the cluster had other directories (memory.dir, cluster.run_dir, or \
-             XDG_RUNTIME_DIR), name those; if that memory is lost, for instance because this host was switched off, add --memory-is-gone",
+            "cannot remove what cluster {:?} has: {missing}",
             config.cluster.name
         )
     }
@@ -184,9 +191,6 @@ impl Left {
                 "cluster {cluster:?}: {verb} {what} of processes that were killed"
             )?;
         }
-        if let Some(missing) = self.missing(config) {
-            writeln!(out, "cluster {cluster:?}: {missing}")?;
-        }
         Ok(())
     }
 
@@ -232,6 +236,17 @@ pub(crate) fn remove_memory(memory: &[KeptMemory], run_dir: &Path) -> anyhow::Re
     Ok(())
 }
 
+/// Returns the directories of the configurations for which machines of clusters of this name have kept memory.
+fn stores_of_others(config: &Config) -> anyhow::Result<BTreeSet<PathBuf>> {
+    let dir = &config.memory.dir;
+    let kept = find_kept_memory(dir)
+        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))?;
+    let same = kept
+        .into_iter()
+        .filter(|kept| kept.is_of(&run_dir(config), &config.cluster.name));
+    Ok(same.filter_map(|kept| kept.store).collect())
+}
+
 /// Returns the files that killed processes of a cluster left. Those of unknown processes stay: `farm clean` says how they are removed.
 pub(crate) fn stale_files_of(config: &Config) -> Vec<StaleFiles> {
     let mut stale = crate::clean::find(config);
@@ -247,9 +262,11 @@ pub(crate) fn memory_of(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
     let dir = &config.memory.dir;
     let mut memory = find_kept_memory(dir)
         .with_context(|| format!("cannot list the shared memory in {}", dir.display()))?;
-    let store = store_dir(config);
+    let (store, named) = (store_dir(config), named_starts(config));
     memory.retain(|kept| {
-        kept.cluster == config.cluster.name && kept.store.as_deref() == Some(&store)
+        // Its link may name the directory by another path, or be gone.
+        let is_of_store = kept.store.as_deref() == Some(&store) || kept.is_of_start(&named);
+        kept.cluster == config.cluster.name && is_of_store
     });
     Ok(memory)
 }
@@ -259,6 +276,14 @@ pub(crate) fn has_kept_memory(config: &Config) -> bool {
     let kept = find_kept_memory(&config.memory.dir).unwrap_or_default();
     let mut kept = kept.into_iter();
     kept.any(|kept| kept.is_of(&run_dir(config), &config.cluster.name))
+}
+
+/// Returns whether the newest configuration names memory that the ended process of a machine has kept.
+pub(crate) fn has_named_memory(config: &Config, machine: MachineId) -> bool {
+    let named = named_starts(config);
+    let kept = memory_of(config).unwrap_or_default();
+    let mut kept = kept.iter().filter(|kept| kept.machine == machine);
+    config.keeps_memory() && kept.any(|kept| kept.is_of_start(&named) && !kept.is_used())
 }
 
 /// Returns the bytes that ended processes of machines of a cluster, or of one, have kept. The next processes go on with that memory, or remove it.

@@ -142,22 +142,22 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
         options.as_str(),
     ];
     contains(&reported(&place, &config, 0), &note);
-    // Memory without its link is reported, and how it is removed.
-    let place_of = |file: &PathBuf| file.to_string_lossy().contains("-place-");
-    let links = place.memory().into_iter().filter(place_of);
-    let link = links.min().unwrap();
-    let target = fs::read_link(&link).unwrap();
+    // Memory without its link is still that of the cluster, as long as the configuration names it.
+    let is_link = |file: &PathBuf| file.to_string_lossy().contains("-place-");
+    let links = place.memory().into_iter().filter(is_link);
+    let is_of_second = |file: &PathBuf| file.to_string_lossy().contains("-m2-");
+    let link = links.filter(is_of_second).max().unwrap();
     fs::remove_file(&link).unwrap();
-    let kept = clean(&place, &config, &[]).ok().stdout;
     let name = link.to_str().unwrap();
-    let start = name.split_once("-place-").unwrap().0;
-    let remove = format!("rm {start}-*");
-    contains(&kept, &["whose link to its configuration", &remove]);
-    std::os::unix::fs::symlink(target, &link).unwrap();
+    let remove = format!("rm {}-*", name.split_once("-place-").unwrap().0);
+    let kept = clean(&place, &config, &[]).ok().stdout;
+    assert!(!kept.contains(&remove), "{kept}");
 
     // Without its configuration, the memory stays, and a start refuses.
     let away = place.path("away");
     fs::rename(&dir, &away).unwrap();
+    let kept = clean(&place, &config, &[]).ok().stdout;
+    contains(&kept, &["whose link to its configuration", &remove]);
     let report = doctor(&place, &config).failed(1, &[]).stdout;
     let gone = ["memory for the configuration in", "the next start refuses"];
     contains(&report, &gone);
@@ -186,6 +186,7 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     destroy(&place, &config, &["--yes", "--set", &memory]).failed(1, &missing);
     let would = destroy(&place, &config, &["--set", &memory]).ok().stdout;
     contains(&would, &missing);
+    assert!(!would.contains("farm destroy --yes"), "{would}");
     let run_dir = format!("cluster.run_dir={}", place.path("other").display());
     destroy(&place, &config, &["--yes", "--set", &run_dir]).failed(1, &missing);
     let node = ["node", "--machine", "1", "--config", &config];
@@ -204,6 +205,9 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     let other = ["--yes", "--set", &elsewhere, "--set", &memory];
     let nothing = destroy(&place, &config, &other).ok().stdout;
     contains(&nothing, &["has left nothing"]);
+    let nothing = destroy(&place, &config, &["--set", &elsewhere]).ok().stdout;
+    let named = format!("--set durability.dir={path}");
+    contains(&nothing, &["has left nothing", &named]);
 
     let before = content(&dir);
     assert_eq!(before.len(), 1);
@@ -229,8 +233,14 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
 
     // A file that is not of the store stays.
     fs::write(dir.join("notes"), "mine").unwrap();
-    let removed = destroy(&place, &config, &["--yes"]).ok().stdout;
-    contains(&removed, &["removes 1 file(s)", path]);
+    let same = place.path("same");
+    std::os::unix::fs::symlink(&dir, &same).unwrap();
+    let by_link = format!("durability.dir={}", same.display());
+    let removed = destroy(&place, &config, &["--yes", "--set", &by_link])
+        .ok()
+        .stdout;
+    contains(&removed, &["removes 1 file(s)", same.to_str().unwrap()]);
+    assert_eq!(place.memory(), Vec::<PathBuf>::new());
     contains(&removed, &memory);
     assert_eq!(content(&dir), [(dir.join("notes"), b"mine".to_vec())]);
     contains(

@@ -273,9 +273,8 @@ fn accept(
     let judged = check(shared, &hello).map_err(TurnedAway::Refused);
     let judged = judged.and_then(|()| match hello.asks_only {
         true => Ok(()),
-        false => awaited
-            .check_call_of(machine)
-            .and_then(|()| begins_alike(shared, &hello)),
+        // First: one that begins otherwise may call although it has the smaller id, and looks again at what runs.
+        false => begins_alike(shared, &hello).and_then(|()| awaited.check_call_of(machine)),
     });
     match judged {
         Ok(()) => {}
@@ -369,4 +368,62 @@ pub(super) fn check(shared: &Shared, hello: &Hello) -> Result<(), String> {
         ));
     }
     offers_its_own(hello.machine, hello.boot, theirs)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::fabric::shm::{ShmConfig, ShmMachine};
+
+    /// A clean-up of any cluster on the host holds the lock of an ended process for a moment, and a machine that starts takes that for a process
+    /// that runs, which it is to join. It calls others that begin again with all, also one with a greater id, which must not refuse it for
+    /// good: once both ended.
+    #[test]
+    fn a_call_of_a_machine_that_begins_otherwise_is_answered_with_not_yet() {
+        let dir = tempfile::tempdir().unwrap();
+        let machines = [1, 2, 3].map(|id| MachineId::new(id).unwrap());
+        let start = |machine| {
+            ShmMachine::start(ShmConfig {
+                cluster: "otherwise".into(),
+                run_dir: dir.path().into(),
+                memory_dir: dir.path().into(),
+                huge_pages: false,
+                machine,
+                workers: 1,
+                digest: 1,
+                lease: None,
+            })
+            .unwrap()
+        };
+        let hello = Hello {
+            machines: machines.to_vec(),
+            begins: Begins::Joining,
+            ..start(machines[1]).hello()
+        };
+        let mut third = start(machines[2]);
+        let socket = dir.path().join("otherwise/m3.sock");
+        let cancelled = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let meeting = scope.spawn(|| {
+                let roster = Roster {
+                    begins: Begins::After(5),
+                    ..Roster::from(&machines[..])
+                };
+                let patience = Patience {
+                    most: Duration::from_secs(60),
+                    cancelled: Some(&cancelled),
+                };
+                third.connect(roster, &mut |_| Vec::new(), patience)
+            });
+            let mut socket = UnixStream::connect(&socket).unwrap();
+            send_line(&mut socket, &hello).unwrap();
+            let answer = receive_line::<Answer>(&socket).unwrap();
+            cancelled.store(true, Ordering::Release);
+            let ended = meeting.join().unwrap();
+            assert!(matches!(answer, Answer::NotYet(_)), "{answer:?}");
+            assert!(matches!(ended, Err(ConnectError::Cancelled)), "{ended:?}");
+        });
+    }
 }

@@ -8,7 +8,8 @@
 //! farmd-<cluster>-m<machine>-<start>-l<peer>.<start>.<key>-<name of the cluster>     logs; the second start is the one that exported them
 //! farmd-<cluster>-m<machine>-<start>-place-<name of the cluster>                     link to the directory of the configuration's store
 //! farmd-<cluster>-m<machine>-<start>-member-<name of the cluster>                    nothing: the process was a member
-//! farmd-<cluster>-m<machine>-<start>-complete-<name of the cluster>                  nothing: the start has logs of each member with memory
+//! farmd-<cluster>-m<machine>-<start>-s<change>-<name of the cluster>                 nothing: the last change of the configuration that it knows
+//! farmd-<cluster>-m<machine>-<start>-n<peer>.<start>.<key>-<name of the cluster>     nothing: the start keeps the logs with this name
 //! ```
 //!
 //! The link is the first file of a start, and the last that is removed. It says which configuration decides about the others: clusters of the
@@ -34,8 +35,6 @@ pub(crate) enum KeptName {
     Place,
     /// Nothing: the process is, or was, a member of a configuration that is stored.
     Member,
-    /// Nothing: the start has logs of each other member that stores regions.
-    Complete,
     /// The memory of a region.
     Region(RegionId),
     /// Logs that a peer has written.
@@ -45,16 +44,33 @@ pub(crate) enum KeptName {
         boot: u64,
         key: u64,
     },
+    /// Nothing: the process has seen this change of the configuration in its store.
+    Seen(u64),
+    /// Nothing: logs of this name are kept. It is removed before them, so that a start notices if they are missing.
+    Noted {
+        peer: MachineId,
+        boot: u64,
+        key: u64,
+    },
 }
 
 impl KeptName {
+    /// Returns what notes that logs are kept, if this is logs.
+    pub(crate) fn note(self) -> Option<Self> {
+        match self {
+            Self::Logs { peer, boot, key } => Some(Self::Noted { peer, boot, key }),
+            _ => None,
+        }
+    }
+
     fn text(self) -> String {
         match self {
             Self::Place => "place".into(),
             Self::Member => "member".into(),
-            Self::Complete => "complete".into(),
             Self::Region(region) => format!("r{}", region.to_bits()),
+            Self::Seen(change) => format!("s{change}"),
             Self::Logs { peer, boot, key } => format!("l{}.{boot:016x}.{key}", peer.get()),
+            Self::Noted { peer, boot, key } => format!("n{}.{boot:016x}.{key}", peer.get()),
         }
     }
 
@@ -62,19 +78,25 @@ impl KeptName {
         match text {
             "place" => return Some(Self::Place),
             "member" => return Some(Self::Member),
-            "complete" => return Some(Self::Complete),
             _ => {}
         }
         if let Some(bits) = text.strip_prefix('r') {
             let bits: u32 = decimal(bits)?.try_into().ok()?;
             return RegionId::from_bits(bits).map(Self::Region);
         }
-        let mut parts = text.strip_prefix('l')?.splitn(3, '.');
-        Some(Self::Logs {
-            peer: machine_id(parts.next()?)?,
-            boot: hash(parts.next()?)?,
-            key: decimal(parts.next()?)?,
-        })
+        if let Some(change) = text.strip_prefix('s') {
+            return decimal(change).map(Self::Seen);
+        }
+        let (kind, logs) = text.split_at_checked(1)?;
+        let mut parts = logs.splitn(3, '.');
+        let peer = machine_id(parts.next()?)?;
+        let boot = hash(parts.next()?)?;
+        let key = decimal(parts.next()?)?;
+        match kind {
+            "l" => Some(Self::Logs { peer, boot, key }),
+            "n" => Some(Self::Noted { peer, boot, key }),
+            _ => None,
+        }
     }
 }
 
@@ -143,10 +165,23 @@ impl KeptStart {
         self.files.iter().any(|file| file.what == what)
     }
 
-    /// Returns whether the start keeps logs that a peer wrote to it, or should have none.
-    pub(crate) fn has_logs_of(&self, peer: MachineId) -> bool {
-        let is_of = |file: &KeptFile| matches!(file.what, KeptName::Logs { peer: of, boot, .. } if (of, boot) == (peer, self.boot));
-        !self.has(KeptName::Complete) || self.files.iter().any(is_of)
+    /// Returns the last change of the configuration that the process has seen; 0 if it has seen none.
+    pub(crate) fn seen(&self) -> u64 {
+        let seen = self.files.iter().map(|file| match file.what {
+            KeptName::Seen(change) => change,
+            _ => 0,
+        });
+        seen.max().unwrap_or(0)
+    }
+
+    /// Returns whether all logs are there of which the start has noted that it keeps them.
+    pub(crate) fn has_logs(&self) -> bool {
+        let kept: BTreeSet<KeptName> = self.files.iter().map(|file| file.what).collect();
+        let logs = kept.iter().filter_map(|what| what.note());
+        let logs: BTreeSet<KeptName> = logs.collect();
+        let is_note = |what: &&KeptName| matches!(what, KeptName::Noted { .. });
+        let mut notes = kept.iter().filter(is_note);
+        notes.all(|note| logs.contains(note))
     }
 
     /// Removes the journal, then the files, those of regions first: if the removal is interrupted, the next start sees that something is gone.
@@ -158,9 +193,10 @@ impl KeptStart {
         let mut files: Vec<&KeptFile> = self.files.iter().collect();
         files.sort_by_key(|file| match file.what {
             KeptName::Region(_) => 0,
-            KeptName::Logs { .. } => 1,
-            KeptName::Member | KeptName::Complete => 2,
-            KeptName::Place => 3,
+            KeptName::Noted { .. } => 1,
+            KeptName::Logs { .. } => 2,
+            KeptName::Member | KeptName::Seen(_) => 3,
+            KeptName::Place => 4,
         });
         let mut files = files.into_iter();
         files.try_for_each(|file| forget(file).map_err(|error| (file.path.clone(), error)))
@@ -186,7 +222,8 @@ fn by_start(files: impl IntoIterator<Item = KeptFile>) -> Vec<KeptStart> {
     starts.map(start).collect()
 }
 
-/// What processes of a machine have kept in shared memory for one configuration, which have ended or run.
+/// What processes of a machine have kept in shared memory for one configuration, which have ended or run, or one process if it is not known for
+/// which.
 #[derive(Clone, Debug)]
 pub struct KeptMemory {
     /// Name of the cluster.
@@ -217,6 +254,16 @@ impl KeptMemory {
     /// Returns whether they are of this cluster with this directory of sockets and locks.
     pub fn is_of(&self, run_dir: &Path, cluster: &str) -> bool {
         self.identity == Names::new(run_dir, Path::new(""), cluster).identity()
+    }
+
+    /// Returns whether a process that has kept some of them is, or was, a member of a configuration that is stored.
+    pub fn was_member(&self) -> bool {
+        self.starts.iter().any(KeptStart::is_member)
+    }
+
+    /// Returns whether one of these starts has kept some of them.
+    pub fn is_of_start(&self, boots: &BTreeSet<u64>) -> bool {
+        self.starts.iter().any(|start| boots.contains(&start.boot))
     }
 
     /// Returns how the names of the files of each start begin.
@@ -262,10 +309,13 @@ pub fn find_kept_memory(memory_dir: &Path) -> io::Result<Vec<KeptMemory>> {
     let mut counted = BTreeSet::new();
     for ((identity, machine), files) in machines {
         let cluster = files[0].cluster.clone();
-        let mut found: BTreeMap<Option<PathBuf>, KeptMemory> = BTreeMap::new();
+        let mut found: BTreeMap<(Option<PathBuf>, u64), KeptMemory> = BTreeMap::new();
         for start in by_start(files) {
             let store = start.place();
-            let kept = found.entry(store.clone()).or_insert_with(|| KeptMemory {
+            // Nothing says whether starts without a link are of one store.
+            let alone = if store.is_none() { start.boot } else { 0 };
+            let of = found.entry((store.clone(), alone));
+            let kept = of.or_insert_with(|| KeptMemory {
                 cluster: cluster.clone(),
                 machine,
                 files: 0,
@@ -330,10 +380,27 @@ impl Exporter {
         std::os::unix::fs::symlink(dir, self.path(self.boot(), KeptName::Place))
     }
 
-    /// Notes that this start is a member of a configuration that is stored, and has logs of each other member that stores regions.
+    /// Notes that this start is a member of a configuration that is stored.
     pub(crate) fn keep_member(&self) -> io::Result<()> {
-        std::fs::write(self.path(self.boot(), KeptName::Member), "")?;
-        std::fs::write(self.path(self.boot(), KeptName::Complete), "")
+        std::fs::write(self.path(self.boot(), KeptName::Member), "")
+    }
+
+    /// Notes that this start has seen a change of the configuration, after an earlier one, or after none, which is 0.
+    pub(crate) fn keep_seen(&self, earlier: u64, change: u64) -> io::Result<()> {
+        let path = |change| self.path(self.boot(), KeptName::Seen(change));
+        match earlier {
+            0 => std::fs::write(path(change), ""),
+            _ => std::fs::rename(path(earlier), path(change)),
+        }
+    }
+
+    /// Keeps exported memory with logs, and notes that.
+    pub(crate) fn keep_logs(&self, capability: &Capability, logs: KeptName) -> io::Result<()> {
+        self.keep(capability, logs)?;
+        match logs.note() {
+            Some(note) => std::fs::write(self.path(self.boot(), note), ""),
+            None => Ok(()),
+        }
     }
 
     /// Returns the path of the journal of a start of this machine.
@@ -355,9 +422,12 @@ impl Exporter {
         std::fs::hard_link(&file.path, self.path(self.boot(), file.what))
     }
 
-    /// Removes what this start keeps under a name.
-    pub(crate) fn forget(&self, what: KeptName) -> io::Result<()> {
-        std::fs::remove_file(self.path(self.boot(), what))
+    /// Removes logs that this start keeps, and first what notes that it keeps them.
+    pub(crate) fn forget_logs(&self, logs: KeptName) -> io::Result<()> {
+        if let Some(note) = logs.note() {
+            unless_gone(std::fs::remove_file(self.path(self.boot(), note)))?;
+        }
+        unless_gone(std::fs::remove_file(self.path(self.boot(), logs)))
     }
 
     /// Exports a file that this start keeps, so that peers can read it.
@@ -417,7 +487,12 @@ mod tests {
         let all = [
             KeptName::Place,
             KeptName::Member,
-            KeptName::Complete,
+            KeptName::Seen(19),
+            KeptName::Noted {
+                peer: MachineId::new(2).unwrap(),
+                boot: 0xbeef,
+                key: 17,
+            },
             KeptName::Region(RegionId::new(3, 9).unwrap()),
             KeptName::Logs {
                 peer: MachineId::new(2).unwrap(),

@@ -229,6 +229,11 @@ impl ShmMachine {
         self.monitor.as_ref().map(Monitor::reporter)
     }
 
+    #[cfg(test)]
+    pub(super) fn hello(&self) -> Hello {
+        Hello::of(&self.shared, Vec::new())
+    }
+
     /// Returns the file whose lock shows that this machine runs; `None` if the system has no more file descriptors.
     pub(crate) fn life(&self) -> Option<File> {
         self.alive.try_clone().ok()

@@ -26,8 +26,8 @@ impl Halted {
         let machines: Vec<String> = machines.iter().map(ToString::to_string).collect();
         let first = self.regions.first().map(|one| one.0.to_string());
         format!(
-            "the last complete copies of {} region(s), for example {}, are on machines that are lost; bring back one machine of each \
-             region: {}",
+            "the last complete copies of {} region(s), for example {}, are on machines that are lost: {}; start all machines again, with \
+             the memory of one of these for each region",
             self.regions.len(),
             first.unwrap_or_default(),
             machines.join(", ")

@@ -139,14 +139,20 @@ fn check_room(config: &Config, id: MachineId) -> Result<(), HostError> {
         );
     }
     let mut facts = probe(&config.memory.dir);
-    let kept = destroy::idle_kept_bytes(config, Some(id));
-    facts.take_over(kept);
-    match check_machine_memory(config, id, &facts) {
-        Err(HostError::TooMuchMemory {
-            needed_bytes,
-            limit,
-            ..
-        }) if kept > 0 => {
+    let Err(without_kept) = check_machine_memory(config, id, &facts) else {
+        return Ok(());
+    };
+    facts.take_over(destroy::idle_kept_bytes(config, Some(id)));
+    let resumes = destroy::has_named_memory(config, id);
+    match (check_machine_memory(config, id, &facts), without_kept) {
+        (
+            Err(HostError::TooMuchMemory { .. }),
+            HostError::TooMuchMemory {
+                needed_bytes,
+                limit,
+                ..
+            },
+        ) if resumes => {
             // Not the advice: with other sizes the kept memory cannot be used.
             tracing::warn!(
                 "{limit}, and machine {id} may take {} of memory: it goes on with what its process has kept; free space before it needs more",
@@ -154,7 +160,7 @@ fn check_room(config: &Config, id: MachineId) -> Result<(), HostError> {
             );
             Ok(())
         }
-        checked => checked,
+        (checked, _) => checked,
     }
 }
 

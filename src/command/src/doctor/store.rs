@@ -43,7 +43,8 @@ pub(super) fn findings(config: &Config, options: &str) -> Vec<Finding> {
 fn memory(config: &Config, dir: &Path, options: &str) -> Option<Finding> {
     let is_gone = matches!(find(dir, &config.cluster.name), Ok(Found::Nothing));
     let kept = memory_of(config).ok().filter(|_| is_gone)?;
-    let first = kept.first()?;
+    // What a start has left that was no member, the next one removes.
+    let first = kept.iter().find(|kept| kept.was_member())?;
     let fact = format!(
         "machine {} has kept memory for the configuration in {}, which is not there: the next start refuses",
         first.machine,
@@ -136,8 +137,8 @@ fn free(dir: &Path, space: Option<Space>, most: usize) -> Option<Finding> {
     };
     let finding = Finding::new(level, ABOUT, fact);
     Some(finding.advice(
-        "on a full disk new regions cannot be recorded, so that tables cannot grow: free some space there, or set \
-         durability.dir to another disk",
+        "on a full disk new regions cannot be recorded, so that tables cannot grow: free some space there; a new \
+         cluster can have durability.dir on another disk",
     ))
 }
 
