@@ -111,8 +111,8 @@ pub enum MachineError {
     /// The store has lost changes of the configuration.
     #[error(
         "the configuration in {} is out of date: its newest change is {change}, and machine {machine} has seen change {seen} there. With it the cluster \
-         would lose data. Bring the files back that were there (config-{seen:020} is the newest); without them, give the data up with \
-         `farm destroy` and the options --config and --set of this machine",
+         would lose data. Bring the files back that were there (config-{seen:020}, or a later one); without them, give the data up with \
+         `farm destroy --yes --memory-is-gone` and the options --config and --set of this machine",
         dir.display()
     )]
     OutOfDate {

@@ -131,11 +131,12 @@ fn start_while_current(
                 std::thread::park_timeout(CURRENT_LOOK);
             }
         });
+        let ends = Ends(&has_ended);
         let started = start(Patience {
             cancelled: Some(&cancelled),
             ..patience
         });
-        has_ended.store(true, Ordering::Release);
+        drop(ends);
         watch.thread().unpark();
         match (started, changed.get()) {
             (Err(MachineError::Connect(ConnectError::Cancelled)), Some(version)) => {
@@ -144,6 +145,15 @@ fn start_while_current(
             (started, _) => started,
         }
     })
+}
+
+/// Ends the watch when it is dropped, also by a panic.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
 }
 
 impl Machine {

@@ -102,6 +102,16 @@ impl Left {
         }
         let journals = find_journals(config);
         let memory = memory_of(config)?;
+        if let Some((kept, other)) = memory.iter().find_map(|kept| elsewhere(kept, &dir)) {
+            bail!(
+                "cannot remove what cluster {cluster:?} has: machine {} has kept memory for the configuration in {}, which is there, and {} \
+                 has a copy of it: name the other one with --set durability.dir={}",
+                kept.machine,
+                other.display(),
+                dir.display(),
+                quoted(other)
+            );
+        }
         if let Some(used) = memory.iter().find(|kept| kept.is_used()) {
             bail!(
                 "cannot remove what cluster {cluster:?} has: a process of machine {} uses its memory; stop all machines of the cluster first",
@@ -245,6 +255,13 @@ fn stores_of_others(config: &Config) -> anyhow::Result<BTreeSet<PathBuf>> {
         .into_iter()
         .filter(|kept| kept.is_of(&run_dir(config), &config.cluster.name));
     Ok(same.filter_map(|kept| kept.store).collect())
+}
+
+/// Returns memory with the directory of its configuration, if that is there, and another one than this.
+fn elsewhere<'k>(kept: &'k KeptMemory, dir: &Path) -> Option<(&'k KeptMemory, &'k Path)> {
+    let theirs = kept.store.as_deref()?;
+    let (one, other) = (theirs.canonicalize().ok()?, dir.canonicalize().ok()?);
+    (one != other).then_some((kept, theirs))
 }
 
 /// Returns the files that killed processes of a cluster left. Those of unknown processes stay: `farm clean` says how they are removed.

@@ -198,8 +198,19 @@ fn the_store_of_an_earlier_cluster_is_reported_and_removed_where_a_user_asks_for
     ];
     let mut none = place.farm(&[&node[..], &mode].concat());
     none.wait_for("kept its data in");
+    none.wait_for(WAITS);
     none.signal(Signal::INT);
     none.end().ok();
+
+    // Nor by a copy of the configuration: the memory is that of the other one, which is there.
+    let copy = place.path("copy");
+    fs::create_dir(&copy).unwrap();
+    for (file, bytes) in content(&dir) {
+        fs::write(copy.join(file.file_name().unwrap()), bytes).unwrap();
+    }
+    let by_copy = format!("durability.dir={}", copy.display());
+    let kept_for = ["has kept memory for the configuration in", path];
+    destroy(&place, &config, &["--yes", "--set", &by_copy]).failed(1, &kept_for);
 
     // The journals of this cluster stay, too, when another one of its name is destroyed.
     let other = ["--yes", "--set", &elsewhere, "--set", &memory];

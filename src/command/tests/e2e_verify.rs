@@ -231,12 +231,21 @@ fn three_replicas_are_compared_and_damage_is_found() {
 /// A cluster that has lost a machine was refused, when an operator most wants to know.
 #[test]
 fn what_is_left_after_a_loss_is_compared() {
-    let place = Place::new("verify-lost");
+    compare_without_a_machine("verify-lost", Signal::KILL);
+}
+
+/// A machine that stands still is left out, and does not answer.
+#[test]
+fn what_is_left_without_a_machine_that_stands_still_is_compared() {
+    compare_without_a_machine("verify-stands", Signal::STOP);
+}
+
+fn compare_without_a_machine(name: &str, signal: Signal) {
+    let place = Place::new(name);
     let config = with_replicas(&place, 2);
     let (cluster, [second, third]) = start(&place, &config);
     work(&cluster);
-    third.signal(Signal::KILL);
-    assert_eq!(third.end().signal, Some(9));
+    third.signal(signal);
     wait_until("the others have not gone on", DEADLINE, || {
         let newest = newest_configuration(cluster.config()).unwrap().unwrap();
         newest.running().count() == 2
@@ -250,6 +259,8 @@ fn what_is_left_after_a_loss_is_compared() {
         report(&place, &config, 0)["lost"],
         serde_json::json!(["m3"])
     );
+    third.signal(Signal::KILL);
+    assert_eq!(third.end().signal, Some(9));
     cluster.stop().unwrap();
     second.end().ok();
     let destroy = ["destroy", "--yes", "--config", &config];

@@ -112,13 +112,17 @@ fn states(config: &Config) -> Result<Vec<ReplicaState>, String> {
             .is_some_and(|newest| !newest.stores(machine))
     };
     for machine in config.machines.iter().map(|machine| machine.id) {
+        // It may run, and stand still.
+        if config.memory_of(machine) > 0 && is_lost(machine) {
+            continue;
+        }
         match replica_state(config, machine).map_err(|error| error.to_string())? {
             Some(state) => states.push(state),
             None => check_old(config, machine)?,
         }
         let answered = states.last().is_some_and(|state| state.machine == machine);
         // A machine that stores nothing may have left.
-        if !answered && config.memory_of(machine) > 0 && !is_lost(machine) {
+        if !answered && config.memory_of(machine) > 0 {
             missing.push(machine);
         }
     }
