@@ -11,7 +11,7 @@ use farm::status::machine_status;
 use farm_core::config::Config;
 use farm_core::config::host::{run_dir, store_dir};
 use farm_core::fabric::shm::{
-    KeptMemory, StaleFiles, StaleKind, find_kept_memory, remove_stale_files,
+    KeptMemory, StaleFiles, StaleKind, find_kept_memory, find_stale_files, remove_stale_files,
 };
 use farm_core::ids::MachineId;
 use farm_core::machine::{find_journals, named_starts, without_memory};
@@ -266,7 +266,7 @@ fn elsewhere<'k>(kept: &'k KeptMemory, dir: &Path) -> Option<(&'k KeptMemory, &'
 
 /// Returns the files that killed processes of a cluster left. Those of unknown processes stay: `farm clean` says how they are removed.
 pub(crate) fn stale_files_of(config: &Config) -> Vec<StaleFiles> {
-    let mut stale = crate::clean::find(config);
+    let mut stale = find_stale_files(&config.memory.dir, &run_dir(config));
     stale.retain(|stale| {
         stale.is_of(&run_dir(config), &config.cluster.name)
             && !matches!(stale.what, StaleKind::UnknownMemory(_))
