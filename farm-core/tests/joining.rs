@@ -226,8 +226,14 @@ fn a_machine_begins_when_all_workers_are_connected_to_it() {
     let (config, mut machines) = start("partial", 3, 2);
     machines.pop().unwrap().stop().unwrap();
     let (release, released) = mpsc::channel::<()>();
-    let wait = move |_: &mut Worker| _ = released.recv();
+    let (begin, begun) = mpsc::channel::<()>();
+    let wait = move |_: &mut Worker| {
+        begin.send(()).unwrap();
+        let _ = released.recv();
+    };
     machines[1].submit(1, wait).unwrap();
+    // Otherwise it may be connected before.
+    begun.recv().unwrap();
     let third = start_one(&config, 3, PATIENCE).unwrap();
     let second = WorkerRef::new(id(2), WorkerId::new(1).unwrap());
     // The first worker of machine 2 hands the request over to the second.
