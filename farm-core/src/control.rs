@@ -107,7 +107,8 @@ impl Control {
         self.lock_failure().clone()
     }
 
-    /// Returns the failure because of which the machine stopped, or how the cluster has ended, if it was not this machine that ended first.
+    /// Returns why the machine stopped: its failure, or that another machine has left and so ended the cluster; `None` if it was only asked to
+    /// stop.
     pub fn why_stopped(&self) -> Option<String> {
         self.failure().or_else(|| self.end.get().cloned())
     }

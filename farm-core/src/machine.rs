@@ -33,7 +33,7 @@ use crate::worker::{Inbox, InboxFull, Worker};
 pub use error::{Awaited, MachineError};
 pub use fabric::fabric_config;
 use kept::KeptFiles;
-pub use left::{find_journals, forget_kept, named_starts, without_memory};
+pub use left::{find_journals, forget_kept, named_starts, stale_files, without_memory};
 pub use manager::newest_configuration;
 use parts::reads_in_flight;
 use run::{idle_policy, is_missed};

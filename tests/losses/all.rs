@@ -1,7 +1,5 @@
 //! All processes are killed, and started again.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use farm::Cluster;
@@ -23,10 +21,7 @@ fn all_processes_are_killed() {
             if round % 2 == 1 {
                 kill_starts(&machines, 3);
             }
-            let started = (1..=PROGRAM).map(|machine| machines.start_again(machine));
-            for process in started.collect::<Vec<_>>() {
-                machines.wait_for_first(process);
-            }
+            machines.start_all_again(PROGRAM);
         }
         machines.wait_for_transfers(200);
         machines.judge();
@@ -61,17 +56,12 @@ fn all_processes_are_killed_and_logs_of_some_are_gone() {
 fn a_configuration_that_is_out_of_date_is_refused() {
     let mut machines = Machines::start("out-of-date", 2);
     machines.wait_for_transfers(200);
-    let store = machines.dir.path("store");
-    let files = || -> BTreeSet<PathBuf> {
-        let entries = std::fs::read_dir(&store).unwrap();
-        entries.map(|entry| entry.unwrap().path()).collect()
-    };
     machines.wait_until_full(2);
-    let before = files();
-    let backup = machines.dir.path("backup");
+    let [store, backup] = ["store", "backup"].map(|name| machines.dir.path(name));
     std::fs::create_dir(&backup).unwrap();
-    for file in &before {
-        std::fs::copy(file, backup.join(file.file_name().unwrap())).unwrap();
+    for file in std::fs::read_dir(&store).unwrap() {
+        let file = file.unwrap();
+        std::fs::copy(file.path(), backup.join(file.file_name())).unwrap();
     }
     machines.kill(3);
     machines.wait_for_transfers(200);
@@ -79,18 +69,14 @@ fn a_configuration_that_is_out_of_date_is_refused() {
     let newest = machines.dir.path("newest");
     std::fs::rename(&store, &newest).unwrap();
     std::fs::rename(&backup, &store).unwrap();
-    let started = Cluster::join(machines.dir.path("farm.toml"), MachineId::new(1).unwrap()).start();
-    let error = started.unwrap_err().to_string();
+    let error = refusal(&machines);
     assert!(
         error.contains("is out of date: its newest change is"),
         "{error}"
     );
     std::fs::rename(&store, &backup).unwrap();
     std::fs::rename(&newest, &store).unwrap();
-    let started = (1..=MACHINES).map(|machine| machines.start_again(machine));
-    for process in started.collect::<Vec<_>>() {
-        machines.wait_for_first(process);
-    }
+    machines.start_all_again(MACHINES);
     machines.judge();
 }
 
@@ -113,21 +99,28 @@ fn machines_that_wait_go_on_without_memory_that_is_gone_then() {
     machines.judge();
 }
 
-/// Nobody else has copies: a start refuses, and names the machine.
+/// No other machine has copies: a start refuses, and names the machine whose logs are missing.
 #[test]
 fn logs_of_a_machine_without_copies_are_missed() {
     let mut machines = Machines::start("only-logs", 1);
     machines.wait_for_transfers(200);
     machines.kill_all();
     machines.lose_logs(2, &[3]);
-    let started = Cluster::join(machines.dir.path("farm.toml"), MachineId::new(1).unwrap()).start();
-    let error = started.unwrap_err().to_string();
+    let error = refusal(&machines);
     assert!(
         error.contains("the memory of machine m2, which configuration"),
         "{error}"
     );
 }
 
+/// Starts machine 1, which must refuse. Returns why.
+fn refusal(machines: &Machines) -> String {
+    let config = machines.dir.path("farm.toml");
+    let started = Cluster::join(config, MachineId::new(1).unwrap()).start();
+    started.unwrap_err().to_string()
+}
+
+/// All processes are killed, and something that a machine has kept is gone. The others go on, and it joins them, in each turn another machine.
 fn go_on_without(name: &str, lose: impl Fn(&Machines, u16)) {
     let mut machines = Machines::start_with(name, 2, PROGRAM);
     machines.wait_for_transfers(200);
@@ -135,10 +128,7 @@ fn go_on_without(name: &str, lose: impl Fn(&Machines, u16)) {
         machines.wait_until_full(2);
         machines.kill_all();
         lose(&machines, gone);
-        let started = (1..=PROGRAM).map(|machine| machines.start_again(machine));
-        for process in started.collect::<Vec<_>>() {
-            machines.wait_for_first(process);
-        }
+        machines.start_all_again(PROGRAM);
     }
     machines.wait_for_transfers(200);
     machines.judge();

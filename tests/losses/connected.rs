@@ -36,8 +36,8 @@ fn a_slow_program() {
     wait_for("the end", || dir.read("end"));
 }
 
-/// One of two programs stood still while the other one connected to the machines, and was not awaited. Both became members. They could send each
-/// other no messages of recovery, so that the machines never recovered from the next loss, and nobody could join.
+/// One of two programs stood still while the other one connected to the machines, and was not awaited. Both became members without a
+/// connection, and could not send each other messages of recovery: the machines never recovered from the next loss, and nobody could join.
 #[test]
 fn programs_that_join_together_are_connected() {
     let name = "connected";

@@ -145,6 +145,14 @@ impl Machines {
         process
     }
 
+    /// Starts machines 1 to `machines` again, by other processes, and waits until each has reported a transfer.
+    pub(crate) fn start_all_again(&mut self, machines: u16) {
+        let started = (1..=machines).map(|machine| self.start_again(machine));
+        for process in started.collect::<Vec<_>>() {
+            self.wait_for_first(process);
+        }
+    }
+
     pub(crate) fn processes(&self) -> std::ops::RangeInclusive<u16> {
         1..=self.children.len() as u16
     }

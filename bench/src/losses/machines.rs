@@ -8,10 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use farm_core::config::Config;
-use farm_core::config::host::run_dir;
-use farm_core::fabric::shm::{find_stale_files, remove_stale_files};
+use farm_core::fabric::shm::remove_stale_files;
 use farm_core::ids::MachineId;
-use farm_core::machine::{forget_kept, newest_configuration};
+use farm_core::machine::{forget_kept, newest_configuration, stale_files};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::LossOptions;
@@ -258,12 +257,7 @@ impl Drop for Machines {
         }
         // `farm clean` removes what stays.
         let _ = forget_kept(&self.config);
-        let Config {
-            cluster, memory, ..
-        } = &self.config;
-        let left = find_stale_files(&memory.dir, &run_dir(&self.config)).into_iter();
-        let left = left.filter(|files| files.cluster == cluster.name);
-        for files in left {
+        for files in stale_files(&self.config) {
             // The next start of the cluster, or `farm clean`, removes what stays.
             let _ = remove_stale_files(&files);
         }

@@ -10,12 +10,14 @@ use super::parts::ring_format;
 use crate::config::Config;
 use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::Exporter as ShmExporter;
-use crate::fabric::shm::kept::{KeptFile, KeptName, KeptStart, journal_of, map, of_cluster};
+use crate::fabric::shm::kept::{
+    KeptFile, KeptName, KeptStart, LogsName, journal_of, map, of_cluster,
+};
 use crate::fabric::{Capability, Exporter};
 use crate::ids::{MachineId, RegionId};
 use crate::kept::{GIVE_UP, Journal, Kept, KeptError, Segments};
 use crate::mem::Memory;
-use crate::membership::configuration::{Configuration, Member, Process};
+use crate::membership::configuration::{Configuration, Process};
 use crate::membership::files::FileStore;
 use crate::membership::store::ConfigStore as _;
 use crate::messaging::{RingFormat, SegmentLayout};
@@ -118,7 +120,8 @@ impl KeptFiles {
             return Ok(None);
         };
         let before = newest.member(me).map_or(0, |member| member.boot);
-        if gone_in(config, newest)?.contains(&me) {
+        let starts = kept_starts(config)?;
+        if gone_in(config, newest, &starts).contains(&me) {
             return Err(memory_gone(config, me, newest));
         }
         let path = exporter.journal(before);
@@ -126,17 +129,16 @@ impl KeptFiles {
             // A process that ended while it joined had nothing that is needed.
             return Self::begin_with(config, me, exporter).map(Some);
         }
-        let kept = exporter.kept().map_err(not_listed(config))?.into_iter();
-        let mut kept = kept.filter(|start| start.boot == before);
-        let files = kept.next().map_or_else(Vec::new, |start| start.files);
         let own: Vec<RegionId> = newest.full_on(me).collect();
         let is_needed = |file: &&KeptFile| match file.what {
             KeptName::Region(region) => own.contains(&region),
-            KeptName::Logs { .. } | KeptName::Noted { .. } => true,
+            KeptName::Logs(_) | KeptName::Noted(_) => true,
             KeptName::Place | KeptName::Member | KeptName::Seen(_) => false,
         };
         keep_place(config, &exporter)?;
-        for file in files.iter().filter(is_needed) {
+        let start = starts.iter().filter(|start| start.boot == before);
+        let files = start.flat_map(|start| &start.files);
+        for file in files.filter(is_needed) {
             let taken = exporter.take_over(file);
             taken.map_err(|error| KeptError::of("take over", file.path.display(), error))?;
         }
@@ -234,8 +236,10 @@ impl KeptFiles {
     pub(super) fn forget_own_logs(&self) {
         let own = self.exporter.boot();
         for file in self.own().unwrap_or_default() {
-            if matches!(file.what, KeptName::Logs { boot, .. } if boot == own) {
-                note(self.exporter.forget_logs(file.what));
+            if let KeptName::Logs(logs) = file.what
+                && logs.boot == own
+            {
+                note(self.exporter.forget_logs(logs));
             }
         }
     }
@@ -271,18 +275,18 @@ impl KeptFiles {
     }
 
     /// Returns what was taken over of logs, with their files.
-    fn earlier(&self) -> Result<Vec<(KeptFile, MachineId, u64)>, KeptError> {
+    fn earlier(&self) -> Result<Vec<(KeptFile, LogsName)>, KeptError> {
         let own = self.exporter.boot();
         let logs = self.own()?.into_iter().filter_map(|file| match file.what {
-            KeptName::Logs { peer, boot, .. } if boot != own => Some((file, peer, boot)),
+            KeptName::Logs(logs) if logs.boot != own => Some((file, logs)),
             _ => None,
         });
         Ok(logs.collect())
     }
 
-    fn logs(&self, peer: MachineId, key: u64) -> KeptName {
+    fn logs(&self, peer: MachineId, key: u64) -> LogsName {
         let boot = self.exporter.boot();
-        KeptName::Logs { peer, boot, key }
+        LogsName { peer, boot, key }
     }
 
     fn forget_logs(&self, (peer, key): (MachineId, u64)) {
@@ -330,7 +334,7 @@ impl Kept for KeptFiles {
 
     fn earlier_logs(&self) -> Result<Vec<KeptLog>, KeptError> {
         let mut logs = Vec::new();
-        for (file, peer, boot) in self.earlier()? {
+        for (file, LogsName { peer, boot, .. }) in self.earlier()? {
             let of = |machine| (machine, self.workers(machine));
             let layout = SegmentLayout::of(self.format, of(self.me), of(peer));
             let memory = map(&file.path, layout.bytes()).map_err(kept_error)?;
@@ -340,8 +344,8 @@ impl Kept for KeptFiles {
     }
 
     fn forget_earlier_logs(&self) {
-        for (file, ..) in self.earlier().unwrap_or_default() {
-            note(self.exporter.forget_logs(file.what));
+        for (_, logs) in self.earlier().unwrap_or_default() {
+            note(self.exporter.forget_logs(logs));
         }
     }
 
@@ -379,32 +383,6 @@ pub(super) fn memory_gone(
     }
 }
 
-/// Checks that the store has all changes of the configuration that processes of this host have seen there, before a machine decides anything.
-///
-/// # Errors
-/// [`MachineError::OutOfDate`].
-pub(super) fn check_seen(config: &Config, newest: &Configuration) -> Result<(), MachineError> {
-    let (run_dir, cluster, store) = (run_dir(config), &config.cluster.name, store_dir(config));
-    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
-    let named: BTreeSet<u64> = storing(newest).map(|member| member.boot).collect();
-    let ours = starts.iter();
-    let ours = ours.filter(|start| start.is_of(&store) || named.contains(&start.boot));
-    let Some(last) = ours.max_by_key(|start| start.seen()) else {
-        return Ok(());
-    };
-    // Others may change it meanwhile.
-    let now = || FileStore::at(&store, cluster).read();
-    if last.seen() <= newest.change || now()?.is_none_or(|now| now.change >= last.seen()) {
-        return Ok(());
-    }
-    Err(MachineError::OutOfDate {
-        machine: last.files[0].machine,
-        seen: last.seen(),
-        change: newest.change,
-        dir: store,
-    })
-}
-
 /// Checks that a machine can take over what its process has kept that is a member of a configuration, before the machine decides anything.
 ///
 /// # Errors
@@ -413,6 +391,7 @@ pub(super) fn check_own(
     config: &Config,
     me: MachineId,
     newest: &Configuration,
+    starts: &[KeptStart],
 ) -> Result<(), MachineError> {
     let boot = newest.member(me).map_or(0, |member| member.boot);
     let path = journal_of(&run_dir(config), &config.cluster.name, me, boot);
@@ -421,12 +400,10 @@ pub(super) fn check_own(
         return Ok(());
     }
     Journal::open(&path, config.digest()).map_err(failed)?;
-    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
-    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
     let own: Vec<RegionId> = newest.full_on(me).collect();
-    let starts = starts.into_iter().filter(|start| start.boot == boot);
-    let mut files = starts.flat_map(|start| start.files);
-    files.try_for_each(|file| check_size(config, (me, &own), &file))
+    let start = starts.iter().filter(|start| start.boot == boot);
+    let mut files = start.flat_map(|start| &start.files);
+    files.try_for_each(|file| check_size(config, (me, &own), file))
 }
 
 /// Checks that a file which a machine has kept, which has these regions, is not shorter than it was. It may be gone: the caller looks for that.
@@ -441,15 +418,15 @@ fn check_size(
     };
     let needed = match file.what {
         KeptName::Region(region) if own.contains(&region) => config.memory.region_bytes,
-        KeptName::Logs { peer, .. } => {
-            SegmentLayout::of(ring_format(config), of(me), of(peer)).bytes() as u64
+        KeptName::Logs(logs) => {
+            SegmentLayout::of(ring_format(config), of(me), of(logs.peer)).bytes() as u64
         }
         // Other regions are not taken over.
         KeptName::Region(_)
         | KeptName::Place
         | KeptName::Member
         | KeptName::Seen(_)
-        | KeptName::Noted { .. } => 0,
+        | KeptName::Noted(_) => 0,
     };
     match file.path.symlink_metadata() {
         Ok(found) if found.len() < needed => Err(failed(format_args!(
@@ -461,34 +438,36 @@ fn check_size(
     }
 }
 
-/// Returns the members of a configuration whose memory is gone. No member runs.
+/// Returns the members of a configuration whose memory is gone, if these are all starts that have kept some. No member runs.
 pub(super) fn gone_in(
     config: &Config,
     newest: &Configuration,
-) -> Result<BTreeSet<MachineId>, MachineError> {
+    starts: &[KeptStart],
+) -> BTreeSet<MachineId> {
     let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
-    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
-    let is_gone = |member: &&Member| {
+    let is_gone = |member: &Process| {
         let full: Vec<RegionId> = newest.full_on(member.machine).collect();
-        let mut starts = starts.iter();
-        let start = starts.find(|start| start.boot == member.boot);
+        let start = starts.iter().find(|start| start.boot == member.boot);
         let has_files = start.is_some_and(|start| {
             let mut regions = full.iter();
             regions.all(|region| start.has(KeptName::Region(*region))) && start.has_logs()
         });
         let journal = journal_of(&run_dir, cluster, member.machine, member.boot);
         // If that cannot be found out, it may be there.
-        let has_journal = journal.try_exists().unwrap_or(true);
-        let has_all = has_journal && has_files;
+        let has_all = has_files && journal.try_exists().unwrap_or(true);
         !full.is_empty() && !has_all
     };
-    let gone = storing(newest).filter(is_gone);
-    Ok(gone.map(|member| member.machine).collect())
+    let gone = newest.storing().filter(is_gone);
+    gone.map(|member| member.machine).collect()
 }
 
-/// Returns the members of a configuration that store regions.
-pub(super) fn storing(configuration: &Configuration) -> impl Iterator<Item = &Member> {
-    configuration.members.iter().filter(|member| member.stores)
+/// Returns what all starts of machines of a cluster have kept.
+///
+/// # Errors
+/// If the directory of memory cannot be listed.
+pub(super) fn kept_starts(config: &Config) -> Result<Vec<KeptStart>, KeptError> {
+    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
+    of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))
 }
 
 fn memory_dir(config: &Config) -> std::path::Display<'_> {
@@ -501,7 +480,7 @@ fn keep_place(config: &Config, exporter: &ShmExporter) -> Result<(), KeptError> 
 }
 
 /// Returns the error of a directory of memory that cannot be listed.
-pub(super) fn not_listed(config: &Config) -> impl Fn(io::Error) -> KeptError {
+fn not_listed(config: &Config) -> impl Fn(io::Error) -> KeptError {
     |error| KeptError::of("list", memory_dir(config), error)
 }
 

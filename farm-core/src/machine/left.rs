@@ -5,14 +5,15 @@ use std::io;
 use std::path::PathBuf;
 
 use super::MachineError;
-use super::kept::{gone_in, not_listed, storing};
+use super::kept::{gone_in, kept_starts};
 use super::manager::newest_configuration;
 use crate::config::Config;
 use crate::config::host::{run_dir, store_dir};
 use crate::fabric::shm::kept::{journal_of, journals, of_cluster};
+use crate::fabric::shm::{StaleFiles, StaleKind, find_stale_files};
 use crate::files::unless_gone;
 use crate::ids::MachineId;
-use crate::membership::configuration::Member;
+use crate::membership::configuration::{Configuration, Process};
 
 /// Returns the machines whose kept memory the newest configuration names, and which is not in the directories of this configuration file; none
 /// if there is no configuration, or nothing is kept. No machine of the cluster runs.
@@ -24,22 +25,31 @@ pub fn without_memory(config: &Config) -> Result<BTreeSet<MachineId>, MachineErr
     let Some(newest) = newest else {
         return Ok(BTreeSet::new());
     };
-    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
-    let starts = of_cluster(&run_dir, &config.memory.dir, cluster).map_err(not_listed(config))?;
-    let is_here = |member: &Member| starts.iter().any(|start| start.boot == member.boot);
-    if storing(&newest).any(is_here) {
-        return gone_in(config, &newest);
-    }
-    // Also what machines without regions have kept is elsewhere.
-    Ok(storing(&newest).map(|member| member.machine).collect())
+    let starts = kept_starts(config)?;
+    let is_here = |member: Process| starts.iter().any(|start| start.boot == member.boot);
+    Ok(match newest.storing().any(is_here) {
+        true => gone_in(config, &newest, &starts),
+        // Also what machines without regions have kept is elsewhere.
+        false => newest.storing().map(|member| member.machine).collect(),
+    })
 }
 
 /// Returns the starts that the newest configuration names as members which store regions; none if it cannot be read.
 pub fn named_starts(config: &Config) -> BTreeSet<u64> {
     let newest = newest_configuration(config).ok().flatten();
-    let newest = newest.into_iter().flat_map(|newest| newest.members);
-    let storing = newest.filter(|member| member.stores);
+    let storing = newest.iter().flat_map(Configuration::storing);
     storing.map(|member| member.boot).collect()
+}
+
+/// Returns the files that killed processes of a cluster left. Those of processes that may run stay: `farm clean` says how they are removed.
+pub fn stale_files(config: &Config) -> Vec<StaleFiles> {
+    let (run_dir, cluster) = (run_dir(config), &config.cluster.name);
+    let mut stale = find_stale_files(&config.memory.dir, &run_dir);
+    stale.retain(|stale| {
+        let may_be_used = matches!(stale.what, StaleKind::UnknownMemory(_));
+        stale.is_of(&run_dir, cluster) && !may_be_used
+    });
+    stale
 }
 
 /// Returns the journals of starts whose memory was kept for the store of a configuration, or that this store names. Others can be of a cluster

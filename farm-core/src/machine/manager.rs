@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::kept::{KeptFiles, check_own, check_seen, gone_in, memory_gone};
+use super::kept::{KeptFiles, check_own, gone_in, kept_starts, memory_gone};
 use super::meet::Met;
 use super::{MachineError, fabric_config};
 use crate::config::host::store_dir;
 use crate::config::{Config, MachineConfig};
 use crate::fabric::shm::is_alive;
+use crate::fabric::shm::kept::KeptStart;
 use crate::fabric::verbs::is_running;
 use crate::fabric::{Departed, Exporter, FabricConfig, Patience};
 use crate::ids::MachineId;
@@ -151,6 +152,36 @@ pub(super) fn may_write(
     any_alive(config, id, programs.map(Member::process).chain(left))
 }
 
+/// Checks that the store has all changes of the configuration that processes of this host have seen there, before a machine decides anything.
+///
+/// # Errors
+/// [`MachineError::OutOfDate`].
+fn check_seen(
+    config: &Config,
+    newest: &Configuration,
+    starts: &[KeptStart],
+) -> Result<(), MachineError> {
+    let store = store_dir(config);
+    let is_named = |start: &KeptStart| newest.storing().any(|member| member.boot == start.boot);
+    let ours = starts
+        .iter()
+        .filter(|start| start.is_of(&store) || is_named(start));
+    let Some(last) = ours.max_by_key(|start| start.seen()) else {
+        return Ok(());
+    };
+    let has_seen = |newest: &Configuration| newest.change >= last.seen();
+    // Others may change it meanwhile.
+    if has_seen(newest) || newest_configuration(config)?.as_ref().is_none_or(has_seen) {
+        return Ok(());
+    }
+    Err(MachineError::OutOfDate {
+        machine: last.files[0].machine,
+        seen: last.seen(),
+        change: newest.change,
+        dir: store,
+    })
+}
+
 /// Returns a configuration whose members with memory have ended, if all of them still have their memory. If some have not, and the others have
 /// copies, this stores a configuration without those, and returns `None`: the caller looks again.
 pub(super) fn to_resume(
@@ -158,9 +189,10 @@ pub(super) fn to_resume(
     id: MachineId,
     newest: Configuration,
 ) -> Result<Option<Configuration>, MachineError> {
-    check_seen(config, &newest)?;
-    check_own(config, id, &newest)?;
-    let gone = gone_in(config, &newest)?;
+    let starts = kept_starts(config)?;
+    check_seen(config, &newest, &starts)?;
+    check_own(config, id, &newest, &starts)?;
+    let gone = gone_in(config, &newest, &starts);
     let Some(first) = gone.first() else {
         return Ok(Some(newest));
     };
@@ -170,7 +202,7 @@ pub(super) fn to_resume(
         // They go on by themselves, or the next processes have taken over the memory meanwhile.
         return Ok(None);
     }
-    if gone_in(config, &newest)? != gone {
+    if gone_in(config, &newest, &kept_starts(config)?) != gone {
         // A process was removing files of its own when they were listed.
         return Ok(None);
     }

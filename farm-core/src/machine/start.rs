@@ -1,8 +1,9 @@
 //! How a machine starts: with all others, alone among those that run, or with all others after all of them had ended.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
 use super::admission::Admit;
@@ -110,50 +111,44 @@ fn start_while_current(
     config: &Config,
     begin: &Begin,
     patience: Patience<'_>,
-    start: impl FnOnce(Patience<'_>) -> Result<Machine, MachineError>,
+    start: impl FnOnce(&Begin, Patience<'_>) -> Result<Machine, MachineError>,
 ) -> Result<Machine, MachineError> {
     let Begin::Resumes(chosen) = begin else {
-        return start(patience);
+        return start(begin, patience);
     };
-    let (cancelled, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
-    let changed = OnceLock::new();
+    let cancelled = AtomicBool::new(false);
+    // Dropped when the start ends, also by a panic.
+    let (starting, ended) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
-        let watch = scope.spawn(|| {
-            while !has_ended.load(Ordering::Acquire) {
+        let (cancelled, starting) = (&cancelled, starting);
+        let watch = scope.spawn(move || {
+            loop {
                 let newest = newest_configuration(config).ok().flatten();
-                if let Some(newest) = newest.filter(|newest| chosen.has_lost_members_in(newest)) {
-                    let _ = changed.set(newest.version);
-                }
-                if changed.get().is_some() || patience.is_cancelled() {
+                let changed = newest.filter(|newest| chosen.has_lost_members_in(newest));
+                if changed.is_some() || patience.is_cancelled() {
                     cancelled.store(true, Ordering::Release);
-                    break;
+                    return changed;
                 }
-                std::thread::park_timeout(CURRENT_LOOK);
+                match ended.recv_timeout(CURRENT_LOOK) {
+                    Err(RecvTimeoutError::Timeout) => {}
+                    _ => return None,
+                }
             }
         });
-        let ends = Ends(&has_ended);
-        let started = start(Patience {
-            cancelled: Some(&cancelled),
+        let while_current = Patience {
+            cancelled: Some(cancelled),
             ..patience
-        });
-        drop(ends);
-        watch.thread().unpark();
-        match (started, changed.get()) {
-            (Err(MachineError::Connect(ConnectError::Cancelled)), Some(version)) => {
-                Err(MachineError::Changed(*version))
+        };
+        let started = start(begin, while_current);
+        drop(starting);
+        let changed = watch.join().expect("a look at the store does not panic");
+        match (started, changed) {
+            (Err(MachineError::Connect(ConnectError::Cancelled)), Some(changed)) => {
+                Err(MachineError::Changed(changed.version))
             }
             (started, _) => started,
         }
     })
-}
-
-/// Ends the watch when it is dropped, also by a panic.
-struct Ends<'a>(&'a AtomicBool);
-
-impl Drop for Ends<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-    }
 }
 
 impl Machine {
@@ -193,10 +188,10 @@ impl Machine {
             waited: patience.most,
             awaited,
         };
-        let start = |begin: &Begin, most| {
-            let patience = Patience { most, ..patience };
+        let start = |begin: &Begin, patience: Patience<'_>| {
             Self::start_once(config, id, Arc::clone(attach), patience, begin)
         };
+        let within = |most| Patience { most, ..patience };
         loop {
             match Begin::of(config, id)? {
                 Begin::Waits(awaited) => {
@@ -208,7 +203,7 @@ impl Machine {
                 }
                 Begin::Joins => {
                     // A machine that is awaited may be lost, and the next configuration does not have it.
-                    match start(&Begin::Joins, left().min(JOIN_ATTEMPT)) {
+                    match start(&Begin::Joins, within(left().min(JOIN_ATTEMPT))) {
                         Ok(machine) if machine.has_joined(patience, left) => return Ok(machine),
                         Ok(_) => {}
                         Err(error) if error.may_be_of_a_change() && !left().is_zero() => {
@@ -221,13 +216,7 @@ impl Machine {
                         return Err(not_joined(Awaited::Record));
                     }
                 }
-                begin => match start_while_current(config, &begin, patience, |patience| {
-                    let patience = Patience {
-                        most: left(),
-                        ..patience
-                    };
-                    Self::start_once(config, id, Arc::clone(attach), patience, &begin)
-                }) {
+                begin => match start_while_current(config, &begin, within(left()), start) {
                     Err(error) if begin.may_try_again(&error) && !left().is_zero() => {
                         tracing::debug!(%error, "cannot start yet");
                         std::thread::park_timeout(JOIN_AGAIN);

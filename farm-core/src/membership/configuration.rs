@@ -343,11 +343,7 @@ impl Configuration {
 
     /// Returns whether a later configuration has members with memory of this one, no others, and not all.
     pub fn has_lost_members_in(&self, later: &Self) -> bool {
-        let storing = |of: &Self| -> BTreeSet<Process> {
-            let storing = of.members.iter().filter(|member| member.stores);
-            storing.map(Member::process).collect()
-        };
-        let (before, after) = (storing(self), storing(later));
+        let [before, after] = [self, later].map(|one| one.storing().collect::<BTreeSet<Process>>());
         before != after && after.is_subset(&before)
     }
 

@@ -9,7 +9,7 @@ use anyhow::Context;
 use farm_core::config::Config;
 use farm_core::config::host::run_dir;
 use farm_core::fabric::shm::{
-    KeptMemory, StaleFiles, StaleKind, find_kept_memory, find_stale_files, remove_stale_files,
+    KeptMemory, StaleFiles, StaleKind, find_stale_files, remove_stale_files,
 };
 use farm_core::machine::named_starts;
 
@@ -84,26 +84,9 @@ pub(crate) fn run(args: &CleanArgs) -> anyhow::Result<ExitCode> {
             "a killed command: {verb} its working directory {dir} with {what}"
         )?;
     }
-    for kept in find_kept(&config)? {
-        // The link is the first file of a start, and the last that is removed. A start that is removed meanwhile has no files any more.
-        let has_files = kept.files > 0;
-        let is_named = || kept.is_of_start(&named_starts(&config));
-        if kept.store.is_none() && has_files && !kept.is_used() && !is_named() {
-            let (what, dir) = (counted(kept.files, kept.bytes), &config.memory.dir);
-            let files = kept.prefixes().map(|start| dir.join(start));
-            let files: Vec<String> = files.map(|start| format!("{}*", quoted(&start))).collect();
-            writeln!(
-                out,
-                "cluster {:?}: kept {what} of the memory of machine {} in {}, whose link to its configuration (…-place-…) is gone. A start of \
-                 that cluster may go on with it. If the data of the cluster is not needed, remove it with:\n  rm {}",
-                kept.cluster,
-                kept.machine,
-                dir.display(),
-                files.join(" ")
-            )?;
-        }
-    }
-    for kept in abandoned_memory(&config)? {
+    let kept = destroy::find_kept(&config)?;
+    report_without_link(&config, &kept, &mut out)?;
+    for kept in kept.into_iter().filter(is_abandoned) {
         let what = counted(kept.files, kept.bytes);
         (files, bytes) = (files + kept.files, bytes + kept.bytes);
         if !args.dry_run {
@@ -138,21 +121,38 @@ pub(crate) fn find_directories(config: &Config) -> Vec<Abandoned> {
     found.collect()
 }
 
-/// Returns the memory that machines of all clusters have kept.
-fn find_kept(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
-    let dir = &config.memory.dir;
-    find_kept_memory(dir)
-        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))
+/// Returns whether memory that machines have kept was that of a command's cluster which was killed: its working directory is gone.
+fn is_abandoned(kept: &KeptMemory) -> bool {
+    let store = kept.store.as_deref();
+    store.is_some_and(crate::scratch::was_scratch) && !kept.is_used()
 }
 
-/// Returns the memory that machines have kept whose cluster was that of a command which was killed: its working directory is gone.
-fn abandoned_memory(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
-    let mut kept = find_kept(config)?;
-    kept.retain(|kept| {
-        let store = kept.store.as_deref();
-        store.is_some_and(crate::scratch::was_scratch) && !kept.is_used()
-    });
-    Ok(kept)
+/// Reports memory that does not say of which configuration it is, unless that of this cluster names it, and how it is removed.
+fn report_without_link(
+    config: &Config,
+    kept: &[KeptMemory],
+    out: &mut impl Write,
+) -> anyhow::Result<()> {
+    let (named, dir) = (named_starts(config), &config.memory.dir);
+    for kept in kept.iter().filter(|kept| kept.store.is_none()) {
+        // The link is the first file of a start, and the last that is removed. A start that is removed meanwhile has no files any more.
+        if kept.files == 0 || kept.is_of_start(&named) || kept.is_used() {
+            continue;
+        }
+        let what = counted(kept.files, kept.bytes);
+        let files = kept.prefixes().map(|start| dir.join(start));
+        let files: Vec<String> = files.map(|start| format!("{}*", quoted(&start))).collect();
+        writeln!(
+            out,
+            "cluster {:?}: kept {what} of the memory of machine {} in {}, whose link to its configuration (…-place-…) is gone. A start of \
+             that cluster may go on with it. If the data of the cluster is not needed, remove it with:\n  rm {}",
+            kept.cluster,
+            kept.machine,
+            dir.display(),
+            files.join(" ")
+        )?;
+    }
+    Ok(())
 }
 
 /// The leftovers of one cluster in one directory, either all removable or all unknown.

@@ -10,11 +10,9 @@ use anyhow::{Context, bail};
 use farm::status::machine_status;
 use farm_core::config::Config;
 use farm_core::config::host::{run_dir, store_dir};
-use farm_core::fabric::shm::{
-    KeptMemory, StaleFiles, StaleKind, find_kept_memory, find_stale_files, remove_stale_files,
-};
+use farm_core::fabric::shm::{KeptMemory, StaleFiles, find_kept_memory, remove_stale_files};
 use farm_core::ids::MachineId;
-use farm_core::machine::{find_journals, named_starts, without_memory};
+use farm_core::machine::{find_journals, named_starts, stale_files, without_memory};
 use farm_core::membership::earlier::{Earlier, Found, find};
 use farm_core::membership::store::StoreError;
 
@@ -122,7 +120,7 @@ impl Left {
             store,
             memory,
             journals: journals.context("cannot list the journals of the cluster")?,
-            stale: stale_files_of(config),
+            stale: stale_files(config),
             gone: without_memory(config)?,
         })
     }
@@ -248,12 +246,7 @@ pub(crate) fn remove_memory(memory: &[KeptMemory], run_dir: &Path) -> anyhow::Re
 
 /// Returns the directories of the configurations for which machines of clusters of this name have kept memory.
 fn stores_of_others(config: &Config) -> anyhow::Result<BTreeSet<PathBuf>> {
-    let dir = &config.memory.dir;
-    let kept = find_kept_memory(dir)
-        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))?;
-    let same = kept
-        .into_iter()
-        .filter(|kept| kept.is_of(&run_dir(config), &config.cluster.name));
+    let same = find_kept(config)?.into_iter().filter(is_of(config));
     Ok(same.filter_map(|kept| kept.store).collect())
 }
 
@@ -264,21 +257,16 @@ fn elsewhere<'k>(kept: &'k KeptMemory, dir: &Path) -> Option<(&'k KeptMemory, &'
     (one != other).then_some((kept, theirs))
 }
 
-/// Returns the files that killed processes of a cluster left. Those of unknown processes stay: `farm clean` says how they are removed.
-pub(crate) fn stale_files_of(config: &Config) -> Vec<StaleFiles> {
-    let mut stale = find_stale_files(&config.memory.dir, &run_dir(config));
-    stale.retain(|stale| {
-        stale.is_of(&run_dir(config), &config.cluster.name)
-            && !matches!(stale.what, StaleKind::UnknownMemory(_))
-    });
-    stale
+/// Returns what machines of all clusters have kept in shared memory.
+pub(crate) fn find_kept(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
+    let dir = &config.memory.dir;
+    find_kept_memory(dir)
+        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))
 }
 
 /// Returns what the machines of a cluster have kept in shared memory.
 pub(crate) fn memory_of(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
-    let dir = &config.memory.dir;
-    let mut memory = find_kept_memory(dir)
-        .with_context(|| format!("cannot list the shared memory in {}", dir.display()))?;
+    let mut memory = find_kept(config)?;
     let (store, named) = (store_dir(config), named_starts(config));
     memory.retain(|kept| {
         // Its link may name the directory by another path, or be gone.
@@ -290,9 +278,13 @@ pub(crate) fn memory_of(config: &Config) -> anyhow::Result<Vec<KeptMemory>> {
 
 /// Returns whether processes of a cluster of this name and these directories have kept memory, whatever its store is.
 pub(crate) fn has_kept_memory(config: &Config) -> bool {
-    let kept = find_kept_memory(&config.memory.dir).unwrap_or_default();
-    let mut kept = kept.into_iter();
-    kept.any(|kept| kept.is_of(&run_dir(config), &config.cluster.name))
+    let kept = find_kept(config).unwrap_or_default();
+    kept.iter().any(is_of(config))
+}
+
+/// Returns whether memory is of a cluster of this name and these directories, whatever its store is.
+fn is_of(config: &Config) -> impl Fn(&KeptMemory) -> bool {
+    |kept| kept.is_of(&run_dir(config), &config.cluster.name)
 }
 
 /// Returns whether the newest configuration names memory that the ended process of a machine has kept.

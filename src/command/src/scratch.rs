@@ -10,8 +10,7 @@ use anyhow::Context;
 use farm_core::config::Config;
 use farm_core::config::host::run_dir;
 use farm_core::fabric::shm::{KeptMemory, find_kept_memory, remove_stale_files};
-
-use crate::destroy;
+use farm_core::machine::stale_files;
 
 /// The start of the names of all working directories.
 const PREFIX: &str = "farm-run-";
@@ -40,7 +39,7 @@ impl Drop for Scratch {
         let here = kept.into_iter().filter(is_here);
         here.for_each(|kept| forget(&kept, &run_dir(config)));
         // Of a machine that was killed, and was not started again before the command was interrupted.
-        for stale in destroy::stale_files_of(config) {
+        for stale in stale_files(config) {
             if let Err(error) = remove_stale_files(&stale) {
                 tracing::warn!(%error, "cannot remove files of a killed machine; `farm clean` removes them");
             }

@@ -28,6 +28,32 @@ use crate::files::unless_gone;
 use crate::ids::{MachineId, RegionId};
 use crate::mem::{Access, Mapping, MappingError, Memory};
 
+/// What names logs that a start keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct LogsName {
+    /// The machine that writes them.
+    pub(crate) peer: MachineId,
+    /// The start of the machine that exported them.
+    pub(crate) boot: u64,
+    pub(crate) key: u64,
+}
+
+impl LogsName {
+    fn text(self) -> String {
+        let Self { peer, boot, key } = self;
+        format!("{}.{boot:016x}.{key}", peer.get())
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.splitn(3, '.');
+        Some(Self {
+            peer: machine_id(parts.next()?)?,
+            boot: hash(parts.next()?)?,
+            key: decimal(parts.next()?)?,
+        })
+    }
+}
+
 /// What a kept file has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum KeptName {
@@ -38,39 +64,22 @@ pub(crate) enum KeptName {
     /// The memory of a region.
     Region(RegionId),
     /// Logs that a peer has written.
-    Logs {
-        peer: MachineId,
-        /// The start of the machine that exported them.
-        boot: u64,
-        key: u64,
-    },
+    Logs(LogsName),
+    /// Nothing: these logs are kept. It is removed before them, so that a start notices if they are missing.
+    Noted(LogsName),
     /// Nothing: the process has seen this change of the configuration in its store.
     Seen(u64),
-    /// Nothing: logs of this name are kept. It is removed before them, so that a start notices if they are missing.
-    Noted {
-        peer: MachineId,
-        boot: u64,
-        key: u64,
-    },
 }
 
 impl KeptName {
-    /// Returns what notes that logs are kept, if this is logs.
-    pub(crate) fn note(self) -> Option<Self> {
-        match self {
-            Self::Logs { peer, boot, key } => Some(Self::Noted { peer, boot, key }),
-            _ => None,
-        }
-    }
-
     fn text(self) -> String {
         match self {
             Self::Place => "place".into(),
             Self::Member => "member".into(),
             Self::Region(region) => format!("r{}", region.to_bits()),
+            Self::Logs(logs) => format!("l{}", logs.text()),
+            Self::Noted(logs) => format!("n{}", logs.text()),
             Self::Seen(change) => format!("s{change}"),
-            Self::Logs { peer, boot, key } => format!("l{}.{boot:016x}.{key}", peer.get()),
-            Self::Noted { peer, boot, key } => format!("n{}.{boot:016x}.{key}", peer.get()),
         }
     }
 
@@ -80,21 +89,15 @@ impl KeptName {
             "member" => return Some(Self::Member),
             _ => {}
         }
-        if let Some(bits) = text.strip_prefix('r') {
-            let bits: u32 = decimal(bits)?.try_into().ok()?;
-            return RegionId::from_bits(bits).map(Self::Region);
-        }
-        if let Some(change) = text.strip_prefix('s') {
-            return decimal(change).map(Self::Seen);
-        }
-        let (kind, logs) = text.split_at_checked(1)?;
-        let mut parts = logs.splitn(3, '.');
-        let peer = machine_id(parts.next()?)?;
-        let boot = hash(parts.next()?)?;
-        let key = decimal(parts.next()?)?;
+        let (kind, what) = text.split_at_checked(1)?;
         match kind {
-            "l" => Some(Self::Logs { peer, boot, key }),
-            "n" => Some(Self::Noted { peer, boot, key }),
+            "r" => {
+                let bits: u32 = decimal(what)?.try_into().ok()?;
+                RegionId::from_bits(bits).map(Self::Region)
+            }
+            "l" => LogsName::parse(what).map(Self::Logs),
+            "n" => LogsName::parse(what).map(Self::Noted),
+            "s" => decimal(what).map(Self::Seen),
             _ => None,
         }
     }
@@ -174,14 +177,13 @@ impl KeptStart {
         seen.max().unwrap_or(0)
     }
 
-    /// Returns whether all logs are there of which the start has noted that it keeps them.
+    /// Returns whether all logs are there that are noted.
     pub(crate) fn has_logs(&self) -> bool {
-        let kept: BTreeSet<KeptName> = self.files.iter().map(|file| file.what).collect();
-        let logs = kept.iter().filter_map(|what| what.note());
-        let logs: BTreeSet<KeptName> = logs.collect();
-        let is_note = |what: &&KeptName| matches!(what, KeptName::Noted { .. });
-        let mut notes = kept.iter().filter(is_note);
-        notes.all(|note| logs.contains(note))
+        let mut noted = self.files.iter().filter_map(|file| match file.what {
+            KeptName::Noted(logs) => Some(logs),
+            _ => None,
+        });
+        noted.all(|logs| self.has(KeptName::Logs(logs)))
     }
 
     /// Removes the journal, then the files, those of regions first: if the removal is interrupted, the next start sees that something is gone.
@@ -193,8 +195,8 @@ impl KeptStart {
         let mut files: Vec<&KeptFile> = self.files.iter().collect();
         files.sort_by_key(|file| match file.what {
             KeptName::Region(_) => 0,
-            KeptName::Noted { .. } => 1,
-            KeptName::Logs { .. } => 2,
+            KeptName::Noted(_) => 1,
+            KeptName::Logs(_) => 2,
             KeptName::Member | KeptName::Seen(_) => 3,
             KeptName::Place => 4,
         });
@@ -395,12 +397,9 @@ impl Exporter {
     }
 
     /// Keeps exported memory with logs, and notes that.
-    pub(crate) fn keep_logs(&self, capability: &Capability, logs: KeptName) -> io::Result<()> {
-        self.keep(capability, logs)?;
-        match logs.note() {
-            Some(note) => std::fs::write(self.path(self.boot(), note), ""),
-            None => Ok(()),
-        }
+    pub(crate) fn keep_logs(&self, capability: &Capability, logs: LogsName) -> io::Result<()> {
+        self.keep(capability, KeptName::Logs(logs))?;
+        std::fs::write(self.path(self.boot(), KeptName::Noted(logs)), "")
     }
 
     /// Returns the path of the journal of a start of this machine.
@@ -423,11 +422,10 @@ impl Exporter {
     }
 
     /// Removes logs that this start keeps, and first what notes that it keeps them.
-    pub(crate) fn forget_logs(&self, logs: KeptName) -> io::Result<()> {
-        if let Some(note) = logs.note() {
-            unless_gone(std::fs::remove_file(self.path(self.boot(), note)))?;
-        }
-        unless_gone(std::fs::remove_file(self.path(self.boot(), logs)))
+    pub(crate) fn forget_logs(&self, logs: LogsName) -> io::Result<()> {
+        let forget = |what| unless_gone(std::fs::remove_file(self.path(self.boot(), what)));
+        forget(KeptName::Noted(logs))?;
+        forget(KeptName::Logs(logs))
     }
 
     /// Exports a file that this start keeps, so that peers can read it.
@@ -484,21 +482,18 @@ mod tests {
     fn names_of_kept_files_are_parsed() {
         let machine = MachineId::new(7).unwrap();
         let names = Names::new(Path::new("/r"), Path::new("/d"), "c-1");
+        let logs = LogsName {
+            peer: MachineId::new(2).unwrap(),
+            boot: 0xbeef,
+            key: 17,
+        };
         let all = [
             KeptName::Place,
             KeptName::Member,
-            KeptName::Seen(19),
-            KeptName::Noted {
-                peer: MachineId::new(2).unwrap(),
-                boot: 0xbeef,
-                key: 17,
-            },
             KeptName::Region(RegionId::new(3, 9).unwrap()),
-            KeptName::Logs {
-                peer: MachineId::new(2).unwrap(),
-                boot: 0xbeef,
-                key: 17,
-            },
+            KeptName::Logs(logs),
+            KeptName::Noted(logs),
+            KeptName::Seen(19),
         ];
         for what in all {
             let path = names.kept(machine, 0xdead, &what.text());

@@ -200,20 +200,19 @@ fn start(
     };
     match Machine::start(config, id, attach, patience) {
         Err(MachineError::Connect(ConnectError::Cancelled)) => Ok(None),
-        Err(error @ MachineError::Connect(_)) => {
-            let differs = verify::configuration::of_running(config);
-            let why = differs.map(|differs| {
-                format!(
+        Err(error) => {
+            let refused = matches!(error, MachineError::Connect(_));
+            let differs = refused.then(|| verify::configuration::of_running(config));
+            let why = match differs.flatten() {
+                Some(differs) => format!(
                     "machine {id} cannot start in cluster {:?}: {differs}",
                     config.cluster.name
-                )
-            });
-            let why = why.unwrap_or_else(|| format!("machine {id} cannot start"));
+                ),
+                None => format!("machine {id} cannot start"),
+            };
             Err(anyhow::Error::new(error).context(why))
         }
-        started => Ok(Some(
-            started.with_context(|| format!("machine {id} cannot start"))?,
-        )),
+        Ok(machine) => Ok(Some(machine)),
     }
 }
 
