@@ -99,7 +99,7 @@ fn machines_that_wait_go_on_without_memory_that_is_gone_then() {
     machines.judge();
 }
 
-/// No other machine has copies: a start refuses, and names the machine whose logs are missing.
+/// No other machine has copies: a start refuses, and names the machines whose logs are missing.
 #[test]
 fn logs_of_a_machine_without_copies_are_missed() {
     let mut machines = Machines::start("only-logs", 1);
@@ -109,6 +109,12 @@ fn logs_of_a_machine_without_copies_are_missed() {
     let error = refusal(&machines);
     assert!(
         error.contains("the memory of machine m2, which configuration"),
+        "{error}"
+    );
+    machines.lose_logs(3, &[2]);
+    let error = refusal(&machines);
+    assert!(
+        error.contains("the memory of machines m2, m3, which configuration"),
         "{error}"
     );
 }

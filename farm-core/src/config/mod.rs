@@ -27,6 +27,7 @@
 //! pass them to [`Config::load_with`] or [`Config::with_section`].
 
 mod check;
+mod differences;
 mod error;
 mod flags;
 pub mod host;

@@ -22,7 +22,7 @@ pub use segments::Segments;
 /// The format of everything that a machine keeps, which its [journal](Journal) names: journals and their entries, logs and what is stored beside
 /// them, records, block tables and objects. It is raised when one of them changes. For each of them a test compares its bytes with those of
 /// this format.
-pub const FORMAT: u8 = 2;
+pub const FORMAT: u8 = 3;
 
 /// Why something cannot be kept, or what was kept cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

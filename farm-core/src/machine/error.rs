@@ -1,5 +1,6 @@
 //! Why machines fail.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -90,17 +91,17 @@ pub enum MachineError {
     /// What a machine keeps beyond its process cannot be written or read.
     #[error(transparent)]
     Kept(#[from] KeptError),
-    /// What an earlier process of the machine had in memory is gone.
+    /// What earlier processes of these machines had in memory is gone.
     #[error(
-        "the memory of machine {machine}, which configuration {configuration} of this cluster names, is not complete in {} with its journal in {}, and \
-         no other machine has complete copies of all its regions. If the machine had other directories before (memory.dir, \
-         cluster.run_dir, or XDG_RUNTIME_DIR), start it with those. If this host was switched off since, the memory is lost: remove what \
+        "the memory of {}, which configuration {configuration} of this cluster names, is not complete in {} with its journals in {}, and \
+         no other machine has complete copies of all regions in it. If it had other directories before (memory.dir, \
+         cluster.run_dir, or XDG_RUNTIME_DIR), start all machines with those. If this host was switched off since, the memory is lost: remove what \
          the cluster has left with `farm destroy --memory-is-gone`, and load the data again",
-        memory.display(), run_dir.display()
+        listed(machines), memory.display(), run_dir.display()
     )]
     MemoryGone {
-        /// The machine.
-        machine: MachineId,
+        /// The machines.
+        machines: BTreeSet<MachineId>,
         /// Directory of the memory.
         memory: PathBuf,
         /// Directory of the journals.
@@ -221,6 +222,12 @@ pub enum MachineError {
         /// The panic's message.
         message: String,
     },
+}
+
+fn listed(machines: &BTreeSet<MachineId>) -> String {
+    let all: Vec<String> = machines.iter().map(ToString::to_string).collect();
+    let plural = if all.len() == 1 { "" } else { "s" };
+    format!("machine{plural} {}", all.join(", "))
 }
 
 impl MachineError {

@@ -15,7 +15,7 @@ use crate::fabric::shm::kept::{
 };
 use crate::fabric::{Capability, Exporter};
 use crate::ids::{MachineId, RegionId};
-use crate::kept::{GIVE_UP, Journal, Kept, KeptError, Segments};
+use crate::kept::{GIVE_UP, Journal, JournalError, Kept, KeptError, Segments};
 use crate::mem::Memory;
 use crate::membership::configuration::{Configuration, Process};
 use crate::membership::files::FileStore;
@@ -66,7 +66,7 @@ impl KeptFiles {
     ) -> Result<Arc<Self>, MachineError> {
         keep_place(config, &exporter)?;
         let path = exporter.journal(exporter.boot());
-        let journal = Journal::create(&path, config.digest()).map_err(failed)?;
+        let journal = Journal::create(&path, &config.canonical()).map_err(failed)?;
         Ok(Self::new(config, me, exporter, (journal, None)))
     }
 
@@ -121,8 +121,9 @@ impl KeptFiles {
         };
         let before = newest.member(me).map_or(0, |member| member.boot);
         let starts = kept_starts(config)?;
-        if gone_in(config, newest, &starts).contains(&me) {
-            return Err(memory_gone(config, me, newest));
+        let gone = gone_in(config, newest, &starts);
+        if gone.contains(&me) {
+            return Err(memory_gone(config, gone, newest));
         }
         let path = exporter.journal(before);
         if !exists(&path)? {
@@ -145,7 +146,7 @@ impl KeptFiles {
         let own_path = exporter.journal(exporter.boot());
         let taken = std::fs::hard_link(&path, &own_path);
         taken.map_err(|error| KeptError::of("take over", path.display(), error))?;
-        let journal = Journal::open(&own_path, config.digest()).map_err(failed)?;
+        let journal = open_journal(config, &own_path)?;
         let before = (journal, Some(before));
         Ok(Some(Self::new(config, me, exporter, before)))
     }
@@ -369,14 +370,14 @@ impl Kept for KeptFiles {
     }
 }
 
-/// Returns the error of a machine whose memory is gone, which no other one has.
+/// Returns the error of machines whose memory is gone, which no other one has.
 pub(super) fn memory_gone(
     config: &Config,
-    machine: MachineId,
+    machines: BTreeSet<MachineId>,
     newest: &Configuration,
 ) -> MachineError {
     MachineError::MemoryGone {
-        machine,
+        machines,
         memory: config.memory.dir.clone(),
         run_dir: run_dir(config).join(&config.cluster.name),
         configuration: newest.version,
@@ -399,7 +400,7 @@ pub(super) fn check_own(
         // Nothing is taken over.
         return Ok(());
     }
-    Journal::open(&path, config.digest()).map_err(failed)?;
+    open_journal(config, &path)?;
     let own: Vec<RegionId> = newest.full_on(me).collect();
     let start = starts.iter().filter(|start| start.boot == boot);
     let mut files = start.flat_map(|start| &start.files);
@@ -497,6 +498,18 @@ fn keeps(config: &Config, me: MachineId, exporter: &Exporter) -> Option<ShmExpor
         }
         _ => None,
     }
+}
+
+/// Opens a journal of a machine of a cluster with this configuration.
+fn open_journal(config: &Config, path: &Path) -> Result<Journal, MachineError> {
+    Journal::open(path, &config.canonical()).map_err(|error| match error {
+        JournalError::Owner { path, owner } => failed(format_args!(
+            "{} was written by a machine with another configuration: {}; start all machines with the configuration that they had",
+            path.display(),
+            config.differences(&owner)
+        )),
+        error => failed(error),
+    })
 }
 
 fn kept_error(why: impl std::fmt::Display) -> KeptError {

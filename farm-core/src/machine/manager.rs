@@ -193,9 +193,9 @@ pub(super) fn to_resume(
     check_seen(config, &newest, &starts)?;
     check_own(config, id, &newest, &starts)?;
     let gone = gone_in(config, &newest, &starts);
-    let Some(first) = gone.first() else {
+    if gone.is_empty() {
         return Ok(Some(newest));
-    };
+    }
     let all = newest.running().map(Member::process);
     let mut store = FileStore::at(&store_dir(config), &config.cluster.name);
     if any_alive(config, id, all)?.is_some() || store.read()?.as_ref() != Some(&newest) {
@@ -207,7 +207,7 @@ pub(super) fn to_resume(
         return Ok(None);
     }
     let next = newest.without_memory_of(&gone);
-    let next = next.map_err(|_| memory_gone(config, *first, &newest))?;
+    let next = next.map_err(|_| memory_gone(config, gone.clone(), &newest))?;
     if store.compare_and_swap(&next)? == Swap::Won {
         tracing::warn!(
             machines = ?gone,

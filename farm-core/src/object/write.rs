@@ -342,7 +342,7 @@ mod tests {
         let sum = xxhash_rust::xxh3::xxh3_64(&bytes);
         assert_eq!(
             (crate::kept::FORMAT, sum),
-            (2, 10_823_598_164_918_648_312),
+            (3, 10_823_598_164_918_648_312),
             "objects have changed: raise kept::FORMAT"
         );
     }

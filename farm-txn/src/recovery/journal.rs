@@ -378,7 +378,7 @@ mod tests {
         let sum = xxhash_rust::xxh3::xxh3_64(&bytes);
         assert_eq!(
             (farm_core::kept::FORMAT, sum),
-            (2, 8_405_327_134_810_900_480),
+            (3, 8_405_327_134_810_900_480),
             "logs, records or entries of the journal have changed: raise farm_core::kept::FORMAT"
         );
     }

@@ -603,7 +603,7 @@ fn kept_memory_of_another_version_or_configuration_is_refused() {
         .unwrap()
         .replace("16MiB", "8MiB");
     let other = place.write("other.toml", &other).display().to_string();
-    let text = "was written by a machine with another configuration";
+    let text = "was written by a machine with another configuration: memory.region_bytes is ";
     place.start_node(&other, 1).end().failed(1, &[text]);
     for journal in place.names() {
         if journal.to_string_lossy().ends_with(".journal") {
@@ -612,7 +612,7 @@ fn kept_memory_of_another_version_or_configuration_is_refused() {
             fs::write(&journal, bytes).unwrap();
         }
     }
-    let text = "has format 3, and this program reads format 2";
+    let text = "has format 4, and this program reads format 3";
     place
         .start_node(&config, 1)
         .end()

@@ -80,12 +80,25 @@ fn a_read_of_objects_with_their_headers_around_is_whole() {
 }
 
 fn no_torn_read(cluster: &mut dyn Cluster) {
-    let until = Instant::now() + Duration::from_secs(10);
-    let (accepted, torn) = accepted_and_torn(cluster, SHORT, |_, _| Instant::now() > until);
+    let begun = Instant::now();
+    let (accepted, torn) = accepted_and_torn(cluster, SHORT, |accepted, _| {
+        let least = match accepted >= LEAST_ACCEPTED {
+            true => Duration::from_secs(10),
+            // On a slow host few reads fall into the rests of the writer.
+            false => Duration::from_secs(120),
+        };
+        begun.elapsed() > least
+    });
     println!("checked: {torn} of {accepted} accepted images were torn");
-    assert!(accepted > 50, "only {accepted} images were accepted");
+    assert!(
+        accepted >= LEAST_ACCEPTED,
+        "only {accepted} images were accepted"
+    );
     assert_eq!(torn, 0);
 }
+
+/// Least number of accepted images that tell something.
+const LEAST_ACCEPTED: u64 = 50;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
