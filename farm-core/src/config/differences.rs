@@ -51,20 +51,13 @@ fn differences(given: &str, other: &str) -> Vec<String> {
             .map(|(machine, _)| format!("{machine}.id"));
         id.is_some_and(|id| keys.contains_key(&id))
     };
+    // Of a machine that only one of them lists, its id suffices.
+    let goes_without_saying =
+        |key: &str| !key.ends_with(".id") && is_listed(&given, key) != is_listed(&other, key);
     let differ = |key: &&String| match (given.get(*key), other.get(*key)) {
-        (Some(given), Some(other)) if given == other => None,
+        (given, other) if given == other => None,
         (Some(given), Some(other)) => Some(format!("{key} is {given} here, and {other} there")),
-        // Of a machine that only one of them lists, its id suffices.
-        (Some(_), None)
-            if !key.ends_with(".id") && is_listed(&given, key) && !is_listed(&other, key) =>
-        {
-            None
-        }
-        (None, Some(_))
-            if !key.ends_with(".id") && is_listed(&other, key) && !is_listed(&given, key) =>
-        {
-            None
-        }
+        _ if goes_without_saying(key) => None,
         (Some(given), None) => Some(format!("{key} = {given} is only here")),
         (None, other) => Some(format!("{key} = {} is only there", other.unwrap_or(&""))),
     };

@@ -238,7 +238,7 @@ fn owner_of(bytes: &[u8]) -> Option<&str> {
     let end = end.checked_add(HEADER_BYTES)?;
     let owner = bytes.get(HEADER_BYTES..end)?;
     let is_whole = word(bytes, 16) == header_sum(&bytes[..16], owner);
-    is_whole.then_some(str::from_utf8(owner).ok()?)
+    str::from_utf8(owner).ok().filter(|_| is_whole)
 }
 
 /// Returns the checksum of a header.

@@ -224,6 +224,7 @@ pub enum MachineError {
     },
 }
 
+/// Returns the names of machines: `machine m1`, or `machines m1, m2`.
 fn listed(machines: &BTreeSet<MachineId>) -> String {
     let all: Vec<String> = machines.iter().map(ToString::to_string).collect();
     let plural = if all.len() == 1 { "" } else { "s" };

@@ -98,7 +98,7 @@ fn no_torn_read(cluster: &mut dyn Cluster) {
 }
 
 /// Least number of accepted images that tell something.
-const LEAST_ACCEPTED: u64 = 50;
+const LEAST_ACCEPTED: u64 = 51;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
